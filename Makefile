@@ -19,7 +19,7 @@ TESTS = $(if $(WORD),$(or $(wildcard tests/$(WORD)),-k '$(WORD)' $(MENTIONS)),$(
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench simulate prove-model requirements docs screenshots clean
+.PHONY: help demo test check format bench simulate prove-model requirements docs typescript screenshots clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ requirements: $(READY) ## Show which requirement is proven by which test
 docs: $(READY) ## Write the generated pages of docs/, and the site to site/
 	@$(PY) -m tools.docs
 	@$(PY) -m tools.site
+
+typescript: $(READY) ## Build the TypeScript client and pack it (needs Node 20 or newer)
+	@$(PY) -m tools.typescript
 
 screenshots: $(READY) ## Write pictures of the dashboard to docs/screenshots
 	@$(PY) -m tests.dashboard.screenshots

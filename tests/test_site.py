@@ -95,6 +95,25 @@ def test_site_loads_nothing_from_another_host(pages: dict[Path, Links]) -> None:
     assert [loaded for found in pages.values() for loaded in found.loads if urlsplit(loaded).netloc] == []
 
 
+def test_text_for_models_lists_every_page(built: Path) -> None:
+    listed = (built / "llms.txt").read_text(encoding="utf-8")
+    assert listed.startswith("# Shiftwork\n\n> A durable task queue")
+    entries = re.findall(r"^- \[(.+)\]\((.+)\): (.+)$", listed, re.MULTILINE)
+    navigation = yaml.safe_load((site.ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    assert sorted(place for _, place, _ in entries) == sorted(in_navigation(navigation))
+    assert [place for _, place, _ in entries if not (built / place).read_text(encoding="utf-8").startswith("#")] == []
+    assert [about for _, _, about in entries if len(about) < 10 or "](" in about] == []
+    assert [line for line in listed.splitlines() if line.startswith("## ")][-1] == "## Optional"
+
+
+def test_text_for_models_has_every_page_whole(built: Path) -> None:
+    whole = (built / "llms-full.txt").read_text(encoding="utf-8")
+    skill = (site.DOCS / "agents" / "skill.md").read_text(encoding="utf-8")
+    assert skill.split("---\n", 2)[2].split("\n## Command line")[0].strip() in whole
+    assert "---\nname: shiftwork" not in whole
+    assert (site.DOCS / "howto" / "wait.md").read_text(encoding="utf-8").splitlines()[0] in whole
+
+
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     class Quiet(SimpleHTTPRequestHandler):

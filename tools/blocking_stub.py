@@ -136,7 +136,7 @@ def _home(name: str, module: str) -> Home:
     if name == "AsyncIterator":
         return "collections.abc", "Iterator"
     if name in {"TaskHandle", "DagHandle"}:
-        return "shiftwork.client.blocking_handles", f"Sync{name}"
+        return "shiftwork.operation.blocking_handles", f"Sync{name}"
     for node in _tree(module).body:
         if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
             return str(node.module), name

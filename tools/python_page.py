@@ -14,6 +14,7 @@ import msgspec
 import shiftwork
 from shiftwork import worker
 from shiftwork.model.task import Name, Text
+from shiftwork.task_types import typed_task
 from tools.allowed import allowed, bounds
 
 WIDTH = 100
@@ -106,7 +107,7 @@ def _sections() -> tuple[list[tuple[str, Any]], ...]:
         if not inspect.isclass(value):
             if inspect.isfunction(value):
                 queues.append((name, value))
-        elif value.__module__.startswith(worker.__name__):
+        elif value.__module__.startswith((worker.__name__, typed_task.__name__)):
             workers.append((name, value))
         elif issubclass(value, BaseException):
             errors.append((name, value))

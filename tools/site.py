@@ -11,6 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tools import llms
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(?<=\]\()[^)#\s]+")
@@ -83,6 +85,7 @@ def build(site: Path) -> None:
             sys.exit(f"the site was not built:\n{done.stdout}")
         shutil.rmtree(site, ignore_errors=True)
         shutil.copytree(Path(name) / "site", site)
+        llms.write(Path(name) / "docs", site)
 
 
 def main(arguments: list[str]) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shiftwork.operation.handle import DagHandle, TaskHandle
     from shiftwork.queue import Queue
     from shiftwork.task_types.typed_task import TypedTask
-    from shiftwork.worker import Context, Done, Fail, Lifespan, Release, WaitExpired, Worker
+    from shiftwork.worker import Context, Done, Fail, Lifespan, Release, SubtasksFailed, WaitExpired, Worker
 
 __version__ = "0.1.0"
 
@@ -33,7 +33,9 @@ _HOME = {
     "Queue": "queue",
     **dict.fromkeys(("Completion", "Failure", "Heartbeat"), "model.reports"),
     "TypedTask": "task_types.typed_task",
-    **dict.fromkeys(("Context", "Done", "Fail", "Lifespan", "Release", "WaitExpired", "Worker"), "worker"),
+    **dict.fromkeys(
+        ("Context", "Done", "Fail", "Lifespan", "Release", "SubtasksFailed", "WaitExpired", "Worker"), "worker"
+    ),
 }
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "ResultTimeout",
     "ShiftworkError",
     "Submitted",
+    "SubtasksFailed",
     "SyncQueue",
     "Task",
     "TaskCancelled",

@@ -16,6 +16,7 @@ WITH_OPERATIONS = (
     "snapshots",
     "steps",
     "task_logs",
+    "task_types",
     "triggers",
     "waits",
 )

@@ -119,6 +119,7 @@ class Queue(AnyQueue):
 
     async def close(self) -> None:
         await self.executor.shared.claim_waiters.close()
+        await self.executor.shared.result_waiters.close()
         await self.executor.shared.drain()
         await self.executor.shared.tally.close()
         await self.engine.store.close()

@@ -215,6 +215,11 @@ class Terminal:
 
         return self.on_queue(make)
 
+    def typed(self) -> str:
+        """A type with a schema."""
+        name = f"type-{secrets.token_hex(4)}"
+        return self.on_queue(lambda queue: queue.types.save(name, payload_schema={"type": "object"})).name
+
     def sink(self) -> str:
         """One that nothing is sent to."""
         name = f"sink-{secrets.token_hex(4)}"
@@ -245,5 +250,6 @@ class Terminal:
         makers |= {"{" + make.__name__ + "}": make for make in (self.acting, self.acted, self.doubted)}
         makers |= {"{logged}": self.logged, "{file}": self.file, "{artifact}": self.artifact, "{rules}": self.rules}
         makers |= {"{signalled}": self.signalled, "{asking}": self.asking, "{guarded}": self.guarded}
+        makers |= {"{typed}": self.typed}
         makers |= {"{sink}": self.sink, "{delivery}": self.delivery, "{signing}": self.signing}
         return [makers[word]() if word in makers else word for word in line.split(" ")]

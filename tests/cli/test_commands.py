@@ -25,6 +25,8 @@ DAG = {
 COMMANDS = [
     ("submit code", "ready", '"status": "ready"'),
     ("submit code --wait-for-room 1s", "ready", '"status": "ready"'),
+    ("submit code --delay 10m --expires 1h", "pending", '"status": "pending"'),
+    ("submit code --at 2001-01-01", "ready", '"status": "ready"'),
     ("backpressure", "no limit is set", '"state": "normal"'),
     ("bridge list", "no bridges", "[]"),
     ('dlq replay {dead} --payload {"to":"grace"} --note mended', "ready", '"status": "ready"'),
@@ -41,8 +43,8 @@ COMMANDS = [
     ("show {waiting}", "waits for", '"blocked_by"'),
     ("explain {waiting}", "missing_dependency", '"holds"'),
     ("explain", "waiting", '"causes"'),
-    ("logs {logged}", "fetched", '"text":"fetched"'),
-    ("events --task {done} --limit 3", "task.created", '"verb":"submitted"'),
+    ("logs {logged}", "fetched", '"text": "fetched"'),
+    ("events --task {done} --limit 1", "task.created", '"verb": "submitted"'),
     ("history {done}", "task.completed", '"verb": "completed"'),
     ("claim --agent crab --type code --count 2 --wait 0 --start", "task_", '"assignments"'),
     ("claim --agent crab --capability ocr --model m --fifo --print-token", ".1", '"token"'),
@@ -85,6 +87,7 @@ COMMANDS = [
     ("cancel {ready} {waiting} --reason unwanted", "cancelled", '"status": "cancelled"'),
     ("cancel --dag {dag}", "cancelled", '"status": "cancelled"'),
     ("rerun {done}", "ready", '"status": "ready"'),
+    ("update {ready} --at 2h --expires 2035-01-01", "pending", '"version": 2'),
     ("update {ready} --priority 5 --deadline 2030-01-01 --note hurry --version 1", "ready", '"version": 2'),
     ("update {waiting} --clear dependencies", "ready", '"status": "ready"'),
     ("dlq", "no dead letters", "[]"),
@@ -128,8 +131,8 @@ COMMANDS = [
     ("pause code --reason upgrade", "type code paused", '"paused": "code"'),
     ("pause", "the queue paused", '"paused": "*"'),
     ("resume", "the queue was not paused", '"was_paused": false'),
-    ("purge --type nothing --yes", "0 purged", '"purged": 0'),
-    ("purge --status ready --tag web --level medium --older-than 1s --held --yes", "purged", '"purged"'),
+    ("purge --type nothing --yes", "0 cancelled", '"purged": 0'),
+    ("purge --status ready --tag web --level medium --older-than 1s --held --yes", "cancelled", '"purged"'),
     ("rebalance", "nothing to do", "[]"),
     ("events --after 0", "task.completed", '"verb"'),
     ("events --tail 3 --limit 2", "by", '"seq"'),
@@ -173,6 +176,11 @@ COMMANDS = [
     ("quotas set shop --max-tasks 5", "shop: tasks 0 of 5", '"max_tasks": 5'),
     ("quotas list", "no quotas", "[]"),
     ("quotas show", "no limit", '"workspace": "default"'),
+    ("types", "no types are registered", "[]"),
+    ("types list", "no types are registered", "[]"),
+    ('types save audit --payload-schema {"type":"object"}', "type audit are in force", '"set_by": "operator"'),
+    ("types show {typed}", "set by", '"payload_schema"'),
+    ("types remove audit", "There is no type", '"removed": false'),
     ("sinks show {sink}", "https://example.com/…", '"status": "active"'),
     ("sinks pause {sink} --reason holiday", "paused", '"pause_reason": "holiday"'),
     ("sinks resume {sink}", "resumed", '"status": "active"'),
@@ -330,6 +338,18 @@ def test_wait_command_exits_with_4_while_the_task_waits(terminal: Terminal) -> N
         assert terminal.run(*line).code == 2
 
 
+def test_wait_command_returns_tasks_that_failed(terminal: Terminal) -> None:
+    token, lost = terminal.running(), terminal.dead()
+    assert terminal.run("wait", token, "--task", lost, "--failures", "ignore").code == 2
+    done = terminal.text("wait", token, "--task", lost, "--failures", "return")
+    assert done == f"the task is running\n{lost} is dead_lettered: crash: boom\n"
+    (failed,) = terminal.json("wait", token, "--task", lost, "--failures", "return")["failed"]
+    assert (failed["task_id"], failed["error"]) == (lost, "boom")
+    task = token.partition(".")[0]
+    assert lost in terminal.text("show", task)
+    assert "boom" in terminal.text("explain", task)
+
+
 def test_same_key_twice_creates_one_task(terminal: Terminal) -> None:
     first = terminal.json("submit", "code", "--idempotency-key", "k")
     again = terminal.json("submit", "code", "--idempotency-key", "k")
@@ -428,7 +448,7 @@ def test_purge_asks_for_confirmation(terminal: Terminal, monkeypatch: pytest.Mon
     monkeypatch.setattr("shiftwork.cli.values.is_typed_at", lambda: True)
     assert terminal.run("purge", "--type", "code", stdin="n\n").code == 1
     assert terminal.json("status")["counts"] == {"ready": 1}
-    assert terminal.text("purge", "--type", "code", stdin="y\n").endswith("1 purged\n")
+    assert terminal.text("purge", "--type", "code", stdin="y\n").endswith("1 cancelled (purge.mode is cancel)\n")
 
 
 def test_events_command_honours_limit_and_tail(terminal: Terminal) -> None:
@@ -506,3 +526,15 @@ def test_file_survives_an_artifact_round_trip(terminal: Terminal, tmp_path: Path
     for line, code in {("get", "artifact:sha256-0"): 3, ("get", kept, "-o", str(tmp_path / "no" / "x")): 2}.items():
         assert terminal.run("artifacts", *line).code == code
     assert terminal.run("artifacts", "put", str(tmp_path / "absent")).code == 2
+
+
+def test_scheduled_task_is_shown_as_such(terminal: Terminal) -> None:
+    made = terminal.json("submit", "code", "--delay", "2h", "--expires", "3h")
+    assert "pending (in 2h)" in terminal.text("list")
+    shown = terminal.text("show", made["id"])
+    assert "pending (scheduled)" in shown
+    assert "starts" in shown
+    assert "expires" in shown
+    assert "it is scheduled for" in terminal.text("explain", made["id"])
+    assert "scheduled" in terminal.text("status")
+    assert terminal.json("update", made["id"], "--clear", "run_at")["status"] == "ready"

@@ -97,8 +97,8 @@ def test_tasks_no_agent_can_take_are_found(terminal: Terminal) -> None:
     whats = [finding["what"] for finding in findings(terminal, "waiting")]
     assert whats == [
         "2 tasks (train): no registered agent can take them: they need type train, capability gpu",
-        "1 task (chat): no registered agent can take them: they need type chat, being agent bob",
         "1 task (code): agents with free slots can take them",
+        "1 task (chat): no registered agent can take them: they need type chat, being agent bob",
     ]
 
 

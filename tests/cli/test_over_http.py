@@ -15,7 +15,7 @@ from tests.cli.test_commands import COMMANDS
 from tests.client.serving import served
 
 ON_DATABASES = ("migrate", "migrate --check", "duties --run", "prove --tasks 40 --agents 2 --every 0.3")
-LINES = [row for row in COMMANDS if row[0] not in ON_DATABASES]
+LINES = [row for row in COMMANDS if row[0] not in {*ON_DATABASES, "doctor"}]  # a server has no folder to be written
 
 
 class Remote(Terminal):

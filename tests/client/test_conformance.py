@@ -19,21 +19,12 @@ from tests.conformance.conftest import *  # noqa: F403  # the same queue under e
 SUITES = [
     *["guards", "questions", "waits"],
     *["breakers", "cooldowns", "limits"],
+    *["fan_in"],
     *["fair_share", "preemption", "serial"],
     *["schedules", "triggers"],
     *["agents", "alerts", "artifacts", "cancelling", "control", "dags", "dead_letters", "effects", "failures"],
-    *[
-        "idempotency",
-        "inputs",
-        "lifecycle",
-        "observing",
-        "results",
-        "settings_verb",
-        "spawning",
-        "steps",
-        "submit",
-        "validation",
-    ],
+    *["idempotency", "inputs", "lifecycle", "observing", "settings_verb", "spawning", "steps", "submit", "validation"],
+    *["dag_results", "results"],
 ]
 APART = {
     "test_alert_is_rolled_back_with_its_cause",  # it looks into the engine

@@ -85,7 +85,7 @@ async def test_token_with_work_scope_is_enough(guarded: tuple[str, str], monkeyp
     @worker.handler("code")
     async def code(ctx: Context) -> str:
         await ctx.progress({"pct": 50})
-        await ctx.message("text", "half way")
+        await ctx.message("half way")
         ctx.spent(cost_usd=0.5)
         if not await ctx.subtasks():
             await ctx.spawn_and_wait([{"type": "part"}])

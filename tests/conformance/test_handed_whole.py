@@ -23,6 +23,10 @@ EVERY: dict[str, Any] = {
     "priority": 11,
     "priority_boost_per_minute": 0.25,
     "deadline": 2_000_000_000.0,
+    "run_at": 1_000_000_000.0,
+    "delay": None,
+    "expires_at": 2_000_000_000.0,
+    "expires_in": None,
     "dependencies": [],
     "tags": ["a", "b"],
     "created_by": "ada",
@@ -44,9 +48,9 @@ EVERY: dict[str, Any] = {
     "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     "settings": {"heartbeat_timeout_sec": 77},
 }
-"""A value that is not the default for each field that may be written."""
+"""A value that is not the default for each field that may be written; of two that say the same, for one."""
 
-OWN = {"id", "external_id", "idempotency_key", "session_id", "work_dir", "force_fresh_session"}
+OWN = {"id", "external_id", "idempotency_key", "session_id", "work_dir", "force_fresh_session", "run_at", "expires_at"}
 """What a rerun has of its own, or none of."""
 
 Story = Callable[[Queue, MovedClock], Awaitable[str]]
@@ -123,6 +127,7 @@ async def test_every_written_field_is_read_assigned_and_rerun(queue: Queue) -> N
     read = msgspec.to_builtins(await queue.get(task_id))
     assert as_written(read) == {name: value for name, value in EVERY.items() if name in read and name not in OWN}
     (claim,) = await queue.claim("second", start=True)
+    assert (read["run_at"], read["expires_at"]) == (EVERY["run_at"], EVERY["expires_at"])
     assert claim.task() == await queue.get(task_id)
     await queue.complete(claim.token, {})
     again = await queue.get((await queue.tasks.rerun(task_id)).task_id)

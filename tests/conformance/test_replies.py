@@ -124,6 +124,10 @@ async def resting(queue: Queue) -> str:
     return (await queue.cooldowns.set("model:opus", 60)).key
 
 
+async def typed(queue: Queue) -> str:
+    return (await queue.types.save("code", payload_schema={"type": "object"})).name
+
+
 async def limited(queue: Queue) -> str:
     return (await queue.limits.set("model:opus", concurrency=2)).key
 
@@ -208,6 +212,8 @@ VERBS: dict[str, tuple[ToolResult, Call]] = {
     "batch.heartbeat": (running, lambda q, held: q.batch.heartbeat([Heartbeat(held, None, Usage(tokens_in=9))])),
     "claims.progress": (running, lambda q, held: q.claims.progress(held, {"pct": 5})),
     "claims.message": (running, lambda q, held: q.claims.message(held, "text", "hello", {"n": 1})),
+    "claims.log": (running, lambda q, held: q.claims.log(held, [{"text": "hello"}])),
+    "batch.log": (running, lambda q, held: q.batch.log([{"token": held, "lines": [{"text": "hello"}]}])),
     "claims.pin_session": (running, lambda q, held: q.claims.pin_session(held, "s-1", "folder")),
     "complete": (running, lambda q, held: q.complete(held, {"n": 1}, usage={"cost_usd": 0.5})),
     "batch.complete": (running, lambda q, held: q.batch.complete([Completion(1, token=held)])),
@@ -279,6 +285,9 @@ VERBS: dict[str, tuple[ToolResult, Call]] = {
     "triggers.remove": (armed_trigger, lambda q, name: q.triggers.remove(name)),
     "triggers.fire": (armed_trigger, lambda q, name: q.triggers.fire(name, reason="now")),
     "triggers.save": (nothing, lambda q, _: q.triggers.save("nightly", on=CRON, task={"type": "audit"})),
+    "types.save": (nothing, lambda q, _: q.types.save("code", payload_schema={"type": "object"})),
+    "types.remove": (typed, lambda q, name: q.types.remove(name)),
+    "types.declare": (nothing, lambda q, _: q.types.declare("ada", [{"name": "code"}])),
     "tokens.revoke": (token, lambda q, token_id: q.tokens.revoke(token_id)),
 }
 APART = {

@@ -209,6 +209,20 @@ async def test_split_task_returns_with_results_of_its_subtasks(agent: Agent, que
     assert again["subtasks"][0]["title"] == "Ask Ada"
 
 
+async def test_split_task_returns_when_a_subtask_failed(agent: Agent, queue: Queue) -> None:
+    await queue.submit(type="survey", priority=10)
+    token = (await agent.take())["token"]
+    parts = {"tasks": [{"type": "ask", "key": "ada"}], "wait": True, "failures": "return"}
+    assert "was released" in (await agent("spawn", token=token, **parts))["next"]
+    part = await agent.take()
+    await agent("fail", token=part["token"], reason="crash", error="she is away", retry=False)
+    again = await agent.take()
+    (failed,) = again["failed_dependencies"]
+    assert (failed["task_id"], failed["status"], failed["error"]) == (part["task_id"], "dead_lettered", "she is away")
+    found = await agent("wait", token=again["token"], tasks=[part["task_id"]], failures="return")
+    assert (found["status"], found["failed"]) == ("met", [failed])
+
+
 @pytest.mark.parametrize("keys", [("ada", "bob"), ("x" * 254 + "a", "x" * 254 + "b")], ids=["short", "long"])
 async def test_repeated_spawn_with_the_same_keys_returns_the_same_tasks(
     agent: Agent, queue: Queue, keys: tuple[str, str]

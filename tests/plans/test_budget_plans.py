@@ -33,7 +33,7 @@ FIRST = "00000000-0000-0000-0000-000000000000"
 SPAN = {"workspace": "default", "since": NOW + EACH - 50, "until": 1e308}
 
 ASKED = [
-    Hot("take_from_lane", {"lane": 1, "count": 1, **PLACE}, "idx_tasks_claimable", 1),
+    Hot("take_from_lane", {"lane": 1, "count": 1, "now": NOW, **PLACE}, "idx_tasks_claimable", 1),
     Hot("hold_under", {"id": OPEN_DAG, "rest": 0, "count": 50, "now": NOW}, "idx_tasks_budget", 100),
     Hot("held_under", {"id": HELD_DAG, "count": 20}, "idx_tasks_budget_held", 40),
     Hot("held_under", {"id": uuid(7), "count": 20}, "idx_tasks_budget_held", 0),

@@ -21,12 +21,12 @@ HOT = [
     Hot("lock_claimer", {**LOOK, "agent": "a", "runtime": "a"}, "idx_tasks_claimable", DEEP_LANE + 1),
     Hot("lock_claimer", {**LOOK, "agent": "agent-7", "runtime": None}, "idx_tasks_holder", DEEP_LANE + 51),
     Hot("find_work", {**LOOK, "items": [("agent-7",), ("agent-8",)]}, "idx_tasks_holder", DEEP_LANE + 102),
-    Hot("take_from_lane", {"lane": 7, "count": 100, **PLACE}, "idx_tasks_claimable", 100),
-    Hot("take_from_lane", {"lane": DEEP_LANE, "count": 100, **PLACE}, "idx_tasks_claimable", 100),
+    Hot("take_from_lane", {"lane": 7, "count": 100, "now": NOW, **PLACE}, "idx_tasks_claimable", 100),
+    Hot("take_from_lane", {"lane": DEEP_LANE, "count": 100, "now": NOW, **PLACE}, "idx_tasks_claimable", 100),
     Hot("lane_heads", {"lanes": [(n, *START) for n in range(1, 51)], "count": 8}, "idx_tasks_claimable", 400),
     Hot(
         "take_chosen",
-        {"items": [(n, uuid("ready", n), 1 + n % LANES) for n in range(1, 401)], "count": 100},
+        {"items": [(n, uuid("ready", n), 1 + n % LANES) for n in range(1, 401)], "count": 100, "now": NOW},
         "tasks_pkey",
         400,
     ),
@@ -47,13 +47,14 @@ HOT = [
     ),
     Hot("ties_of", {"items": [(uuid("ready", n), uuid("ready", n)) for n in range(1, 201)]}, "idx_edges_", 200),
     Hot("satisfy_edges", {"items": [(uuid("running", n),) for n in range(1, 201)]}, "idx_edges_", 400),
+    Hot("ends_of", {"items": [(uuid("child", n),) for n in range(1, 201)]}, "tasks_pkey", 400),
     Hot("lock_lineages", {"items": [(uuid("child", n),) for n in range(1, 201)]}, "tasks_pkey", 400),
     Hot("runtimes_of_agent", {"agent": "agent-7", "workspace": "default"}, "idx_tasks_holder", 50),
     Hot("due_claims", {"now": NOW + 20, "count": 500, "skip": 0}, "idx_tasks_heartbeat", 20),
     Hot("due_retries", {"now": NOW + 20, "count": 500}, "idx_tasks_retry", 20),
     Hot("due_reranks", {"now": NOW, "count": 500}, "idx_tasks_rerank", 0),
     Hot("tasks_of_dag", {"dag": WHOLE_DAG}, "idx_tasks_dag", backlog.DAG),
-    Hot("dag_motion", {"items": [(WHOLE_DAG,)]}, "idx_tasks_dag", 2 * backlog.DAG),
+    Hot("dag_motion", {"items": [(WHOLE_DAG,)]}, "idx_tasks_dag", 3 * backlog.DAG),
 ]
 MAX_PAGES = 24
 """Pages per row wanted, at most: down the index, the row, and what a write does to the other indexes."""

@@ -312,6 +312,22 @@ async def _set_quota(_queue: Queue) -> Call:
     return Call({"workspace": "some/where"}, {"max_tasks": 5})
 
 
+@call("types_save")
+async def _save_type(_queue: Queue) -> Call:
+    return Call({"name": "some/thing"}, {"payload_schema": {"type": "object"}, "result_schema": None})
+
+
+@call("types_get", "types_remove")
+async def _type(queue: Queue) -> Call:
+    await queue.types.save("some/thing", payload_schema={"type": "object"})
+    return Call({"name": "some/thing"})
+
+
+@call("types_declare")
+async def _declare(_queue: Queue) -> Call:
+    return Call({}, {"agent_id": "ada", "types": [{"name": "some/thing", "options": {"max_attempts": 2}}]})
+
+
 @call("control_resume")
 async def _resume(queue: Queue) -> Call:
     await queue.control.pause("noop")

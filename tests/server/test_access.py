@@ -44,7 +44,7 @@ FREE |= {
     "limits_remove",
     "sinks_remove",
 }
-FREE |= {"triggers_save", "triggers_remove", "quotas_set"}
+FREE |= {"triggers_save", "triggers_remove", "types_save", "types_remove", "quotas_set"}
 """Doors whose name in the path need not exist: a runtime is known by its first call, a tag by its first task, an
 artifact by its content, and the heartbeat of a task that is not there is answered with `lost`. Types and keys are words
 that every workspace may use."""

@@ -35,12 +35,12 @@ async def test_notification_is_heard_only_by_other_processes(tmp_path: Path) -> 
         pass
     assert not await changes.wait(0.01)  # a turn alone is no news
     with ours:
-        ours.tell()
+        ours.tell("work")
     assert await changes.wait(5)
-    assert (ours.writes_by_others(), theirs.writes_by_others()) == (0, 1)
+    assert (ours.told_by_others("work"), theirs.told_by_others("work")) == (0, 1)
     with theirs:
-        theirs.tell()
-    assert (ours.writes_by_others(), theirs.writes_by_others()) == (1, 1)
+        theirs.tell("work")
+    assert (ours.told_by_others("work"), theirs.told_by_others("work")) == (1, 1)
     changes.close()
     ours.close()
     theirs.close()
@@ -51,7 +51,7 @@ def test_empty_lock_file_counts_from_zero(tmp_path: Path) -> None:
     turn = WriterLock(tmp_path / "queue.db", patience=1)
     other = WriterLock(tmp_path / "queue.db", patience=1)
     with turn:
-        turn.tell()
-    assert other.writes_by_others() == 1
+        turn.tell("work")
+    assert other.told_by_others("work") == 1
     turn.close()
     other.close()

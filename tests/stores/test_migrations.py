@@ -70,9 +70,10 @@ async def test_migration_table_names_every_migration_with_its_checksum(store_url
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
-def test_migrations_are_numbered_without_gaps(dialect: Dialect) -> None:
+def test_migrations_are_numbered_in_order(dialect: Dialect) -> None:
     found = migrate.migrations(dialect)
-    assert [m.number for m in found] == list(range(1, len(found) + 1))
+    numbers = [m.number for m in found]
+    assert numbers == sorted(set(numbers))
     assert {len(m.checksum) for m in found} == {16}
 
 

@@ -79,6 +79,10 @@ def test_each_strategy_has_its_sequence_of_delays(retry: Retry, delays: list[flo
     assert [delay(retry, failures, MIDDLE) for failures in range(1, len(delays) + 1)] == delays
 
 
+def test_fixed_delay_is_never_spread() -> None:
+    assert {delay(Retry(strategy="fixed", initial_delay_sec=1), 1, roll) for roll in (0.0, 0.5, 0.99)} == {1}
+
+
 @pytest.mark.requirement("F-173")
 def test_jitter_spreads_a_delay_from_half_to_one_and_a_half() -> None:
     samples = [delay(Retry(), 1, roll / 100) for roll in range(100)]

@@ -10,6 +10,7 @@ from shiftwork import Client, Queue
 from shiftwork.model.errors import InputError
 from shiftwork.task_logs.model import NewLogLine
 from shiftwork.worker import Context, Fail, Release, Worker
+from shiftwork.worker.calling import Handler
 from shiftwork.worker.log_sending import MAX_WAITING, LogSender
 from tests.client.serving import served
 from tests.server.running import Running
@@ -22,9 +23,9 @@ def server(store_url: str) -> Iterator[Running]:
         yield running
 
 
-def worker_with(handler: object) -> Worker:
+def worker_with(handler: Handler) -> Worker:
     worker = Worker("ada")
-    worker.handler("code")(handler)  # type: ignore[arg-type]  # each test's own
+    worker.handler("code")(handler)
     return worker
 
 

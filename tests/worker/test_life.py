@@ -145,7 +145,7 @@ async def test_progress_messages_and_usage_of_a_handler_are_stored(shop: Queue, 
     @worker.handler("code")
     async def code(ctx: Context) -> str:
         await ctx.progress({"pct": 50})
-        await ctx.message("tool_call", "ran the tests", {"passed": 7})
+        await ctx.message("ran the tests", kind="tool_call", data={"passed": 7})
         await ctx.pin_session("session-1", "/srv/tree")
         ctx.spent(cost_usd=0.5, tokens_in=10)
         ctx.spent(cost_usd=0.25, tokens_out=20)

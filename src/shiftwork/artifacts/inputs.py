@@ -17,6 +17,7 @@ from shiftwork.artifacts.model import Input
 from shiftwork.engine import dependencies
 from shiftwork.engine.dependencies import Dependency
 from shiftwork.engine.engine import Caller
+from shiftwork.engine.failed_ends import failed_dependencies
 from shiftwork.engine.prepare import Prepared
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import as_json
@@ -24,7 +25,7 @@ from shiftwork.model import ids
 from shiftwork.model.errors import UnknownReference
 from shiftwork.model.references import artifact_hash, output_of, show_output
 from shiftwork.model.states import State
-from shiftwork.model.task import NewTask
+from shiftwork.model.task import FailedDependency, NewTask
 from shiftwork.store.store import Row, Tx
 
 INLINE_BYTES = 65_536
@@ -125,18 +126,29 @@ async def resolve(
     `rows` have an id and a body, `edges` lead to what a task depends on. Most have none of either.
     """
     refs: dict[str, list[str]] = {}
+    failed: dict[str, dict[str, FailedDependency]] = {}
     for row in rows:
         own: list[str] = []
         if _MENTIONED in row["body"]:
             own = (msgspec.json.decode(row["body"]).get("spec") or {}).get("context_refs", [])
         met = [edge["dependency"] for edge in edges.get(row["id"], ()) if edge["waits"] and edge["satisfied"]]
         if own or met:
+            failed[row["id"]] = {
+                show_output(each.task_id): each for each in failed_dependencies(edges.get(row["id"], ()))
+            }
             refs[row["id"]] = list(dict.fromkeys([*own, *(show_output(ids.show_task(task)) for task in met)]))
     if not refs:
         return {}
     named = sorted({ref for each in refs.values() for ref in each})
     found = {**await _artifacts(tx, workspace, named), **await _outputs(tx, workspace, named)}
-    return {id_: [found[ref] for ref in each] for id_, each in refs.items()}
+    return {id_: [_as_seen(found[ref], failed[id_].get(ref)) for ref in each] for id_, each in refs.items()}
+
+
+def _as_seen(found: Input, failed: FailedDependency | None) -> Input:
+    """A task that this one went on without gives nothing, even if it was retried since."""
+    if failed is None:
+        return found
+    return Input(found.ref, "output", found.id, status=failed.status, reason=failed.reason, error=failed.error)
 
 
 async def of_task(tx: Tx, workspace: str, task_id: str) -> list[Input]:

@@ -48,3 +48,6 @@ class Input(msgspec.Struct, frozen=True, omit_defaults=True):
     data: Any = None
     text: str | None = None
     artifacts: list[str] = []
+    reason: str | None = None
+    """Why the task whose output it is failed or was cancelled, where this one went on without."""
+    error: str | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+
 from shiftwork.cli import printing
 
 if TYPE_CHECKING:
@@ -27,6 +29,12 @@ def sentence(cause: Cause) -> str:
 def types(cause: Cause) -> str:
     shown = ", ".join(cause.types[:SHOWN_TYPES])
     return f"{shown}, ..." if len(cause.types) > SHOWN_TYPES else shown
+
+
+def report(found: WaitingWork) -> None:
+    click.echo(headline(found))
+    if found.causes:
+        table(found)
 
 
 def table(found: WaitingWork) -> None:

@@ -70,7 +70,10 @@ async def rerun(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
 
 
 _LISTS = frozenset({"tags", "dependencies"})
-_CHANGES = frozenset({"priority", "deadline", "timeout_sec", "max_attempts", "estimated_cost_usd", "clear"}) | _LISTS
+_CHANGES = frozenset({"priority", "deadline", "run_at", "expires_at", "timeout_sec", "max_attempts"}) | {
+    *("estimated_cost_usd", "clear"),
+    *_LISTS,
+}
 
 
 def _anything(**fields: Any) -> None:
@@ -82,6 +85,8 @@ def _anything(**fields: Any) -> None:
 @click.argument("task")
 @click.option("--priority", type=values.NUMBER, help="0 (first) to 100 (last).")
 @click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
+@click.option("--at", "run_at", type=values.when, help="Start not before this ISO time, or from now: 15m, 2h, 3d.")
+@click.option("--expires", "expires_at", type=values.when, help="Cancel it if it has not started by then; like --at.")
 @click.option("--timeout", "timeout_sec", type=values.NUMBER, help="Timeout of an attempt, in seconds.")
 @click.option("--max-attempts", type=int, help="Attempts before it is a dead letter.")
 @click.option(
@@ -89,7 +94,12 @@ def _anything(**fields: Any) -> None:
 )
 @click.option("--tag", "tags", multiple=True, help="Its tags from now on. Repeatable.")
 @click.option("--depends", "dependencies", multiple=True, metavar="TASK", help="A task it depends on. Repeatable.")
-@click.option("--clear", multiple=True, metavar="FIELD", help="Empty deadline, timeout_sec, tags or dependencies.")
+@click.option(
+    "--clear",
+    multiple=True,
+    metavar="FIELD",
+    help="Empty deadline, run_at, expires_at, timeout_sec, tags or dependencies.",
+)
 @click.option("--note", help="The reason, recorded in the history.")
 @click.option("--version", type=int, help="Only if the task is still at this version.")
 @with_queue(check=_anything)

@@ -10,6 +10,7 @@ import msgspec
 from shiftwork.cli import blocked, printing
 from shiftwork.cli.shell import Answer, Command, Shell, filled, with_queue
 from shiftwork.model.states import STORED
+from shiftwork.model.task import SCHEDULED
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -49,7 +50,8 @@ def _row(task: Task, now: float) -> tuple[object, ...]:
     attempts = f"{task.attempts}/{task.max_attempts}"
     agent = task.claim.agent_id or task.target_agent_id
     title = printing.clip(task.title or task.external_id)
-    return (task.id, task.status, task.type, task.priority, attempts, agent, printing.ago(task.created_at, now), title)
+    status = f"{task.status} ({printing.ago(task.run_at, now)})" if task.hold == SCHEDULED else task.status
+    return (task.id, status, task.type, task.priority, attempts, agent, printing.ago(task.created_at, now), title)
 
 
 @click.command("show", cls=Command)
@@ -92,8 +94,11 @@ def _facts(task: Task, now: float) -> None:
             ("judged by", task.judge_task_id),
             ("progress", None if task.progress is None else printing.pretty(task.progress)),
             ("next attempt", printing.when(task.available_at)),
+            ("starts" if task.hold == SCHEDULED else "was scheduled for", printing.when(task.run_at)),
+            ("expires", printing.when(task.expires_at)),
             ("waits for", [*task.blocked_by, *map(_waited_for, task.waits)]),
             ("depends on", task.dependencies),
+            ("went on without", [f"{each.task_id} ({each.reason})" for each in task.failed_dependencies]),
             ("deadline", printing.when(task.deadline)),
             (
                 "created",
@@ -220,7 +225,7 @@ async def explain(shell: Shell, queue: AnyQueue, *, task: str | None) -> Answer:
     """Say why a task is not running, and what would change that; without TASK, why all that waits does."""
     if task is None:
         waiting = await queue.control.blocked()
-        shell.answer(waiting, lambda: (click.echo(blocked.headline(waiting)), blocked.table(waiting)))
+        shell.answer(waiting, lambda: blocked.report(waiting))
         return None
     found = await queue.explain(task)
     shell.answer(found, lambda: _explanation(found))
@@ -242,6 +247,9 @@ def _explanation(found: Explanation) -> None:
     if found.holds:
         rows = [(h.kind, h.what, h.lifts, printing.when(h.until)) for h in found.holds]
         printing.section("Blocked by", lambda: printing.table(["hold", "what", "what lifts it", "until"], rows))
+    if found.failed_dependencies:
+        failed = [(each.task_id, each.status, each.reason, each.error) for each in found.failed_dependencies]
+        printing.section("Went on without", lambda: printing.table(["task", "status", "reason", "error"], failed))
 
 
 def _share(found: Explanation) -> str | None:

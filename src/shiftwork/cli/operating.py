@@ -53,6 +53,7 @@ def _status(found: Status) -> None:
     printing.facts(
         [
             ("waiting", ", ".join(f"{level} {count}" for level, count in found.depth.items())),
+            ("scheduled", _scheduled(found)),
             ("agents", ", ".join(f"{name} {count}" for name, count in found.agents.items())),
             ("slots", ", ".join(f"{name} {count}" for name, count in found.slots.items())),
             ("completed", f"{found.completions}, {found.completed_per_minute:.1f} a minute"),
@@ -64,6 +65,10 @@ def _status(found: Status) -> None:
             ("as of", printing.when(found.calculated_at)),
         ]
     )
+
+
+def _scheduled(found: Status) -> str | None:
+    return f"{found.scheduled}, next {printing.when(found.next_scheduled_at)}" if found.scheduled else None
 
 
 def _quota(found: QuotaInForce | None) -> list[str]:

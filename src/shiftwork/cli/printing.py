@@ -19,7 +19,7 @@ clean = printable
 _TIMES = frozenset({"at", "deadline", "until", "ack_required_by", "execution_deadline"})
 _TIMES |= {"last_heartbeat", "last_seen", "last_failure", "closed_until", "since"}
 _OPAQUE = frozenset({"payload", "data", "progress", "settings", "spec", "output", "decision_report", "change"})
-_OPAQUE |= {"value", "retry", "priority_parts", "schema", "evidence"}
+_OPAQUE |= {"value", "retry", "priority_parts", "schema", "evidence", "payload_schema", "result_schema"}
 """What a caller wrote, or what has names of its own: times are not looked for inside."""
 
 _STYLES = {
@@ -39,7 +39,7 @@ _STYLES = {
     "warning": "yellow",
     "error": "bold red",
 }
-LONGEST_NAME = 40
+MAX_NAME_WIDTH = 40
 """Ids and other names of up to this length are not broken over two lines."""
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"))
@@ -154,7 +154,7 @@ def _terminal_table(columns: Sequence[str], cells: list[list[str]]) -> None:
 
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(columns):
-        is_name = place == 0 or all(" " not in row[place] and len(row[place]) <= LONGEST_NAME for row in cells)
+        is_name = place == 0 or all(" " not in row[place] and len(row[place]) <= MAX_NAME_WIDTH for row in cells)
         drawn.add_column(Text(name), no_wrap=is_name, overflow="fold", min_width=len(name))
     for row in cells:
         drawn.add_row(*(Text(cell, style=style(cell)) for cell in row))

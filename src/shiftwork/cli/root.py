@@ -40,6 +40,7 @@ from shiftwork.cli.submitting import submit
 from shiftwork.cli.task_logs import logs
 from shiftwork.cli.tokens import tokens
 from shiftwork.cli.triggers import triggers
+from shiftwork.cli.types import types
 from shiftwork.cli.waiting import answer, approvals, approve, signal, wait
 from shiftwork.cli.watching import watch
 from shiftwork.cli.work import demo, work
@@ -67,7 +68,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Automation": [triggers, sinks, deliveries],
     "Operate": [
         *[serve, pause, resume, purge, rebalance, duties],
-        *[settings, tokens, migrate, doctor, prove, bridge],
+        *[settings, types, tokens, migrate, doctor, prove, bridge],
     ],
     "Data": [snapshot, restore, copy],
     "This program": [demo, show_config, show_help, completion, version],

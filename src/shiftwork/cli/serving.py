@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +17,9 @@ from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
 from shiftwork.config import without_password
 from shiftwork.model.errors import InputError
 from shiftwork.settings.resolve import PROFILES
+
+if TYPE_CHECKING:
+    from shiftwork.server.serve import Options
 
 VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
 
@@ -66,6 +72,13 @@ VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
     metavar="FOLDER",
     help="Let admins name this folder in the setting claim_folder. Repeatable.",
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Serve by this many processes on one port: one for each core.",
+)
 @click.option("--no-duties", is_flag=True, help="Leave housekeeping to other servers and workers.")
 @click.option("--test-clock", is_flag=True, help="Let callers move the clock (POST /api/testing/clock); loopback only.")
 @click.option(
@@ -88,6 +101,7 @@ def serve(  # noqa: PLR0913  # an option each
     private_sinks: bool,
     secrets_key: str | None,
     claim_folders: tuple[str, ...],
+    processes: int,
     no_duties: bool,
     test_clock: bool,
     on_below_minimum: str | None,
@@ -100,13 +114,11 @@ def serve(  # noqa: PLR0913  # an option each
         refuse("a server serves all workspaces: callers name theirs, or their token does")
     try:
         from shiftwork.server import serve as serving  # noqa: PLC0415  # no server for `--help`
-        from shiftwork.worker.command import run_fast  # noqa: PLC0415  # nor here
     except ImportError as error:
         raise InputError(
             f"the server needs {error.name}, which is not installed", hint="pip install 'shiftwork[server]'"
         ) from None
     _log_to(log_file, json=log_format == "json")
-    tracing.set_up("shiftwork-server")
     options = serving.Options(
         store=shell.store,
         host=host,
@@ -124,8 +136,23 @@ def serve(  # noqa: PLR0913  # an option each
         secrets_key=secrets_key,
         claim_folders=claim_folders,
     )
-    run_fast(serving.serve(options, functools.partial(_announce, shell)))
+    _serve(options, processes, functools.partial(_announce, shell))
     return None
+
+
+def _serve(options: Options, processes: int, announce: Callable[[str], None]) -> None:
+    from shiftwork.server import processes as several  # noqa: PLC0415  # no server for `--help`
+    from shiftwork.server import serve as serving  # noqa: PLC0415  # nor here
+    from shiftwork.worker.command import run_fast  # noqa: PLC0415  # nor here
+
+    def run(options: Options, listening: socket.socket | None, announce: Callable[[str], None]) -> None:
+        tracing.set_up("shiftwork-server")
+        run_fast(serving.serve(options, announce, listening))
+
+    if processes == 1:
+        run(options, None, announce)
+    else:
+        several.ServerProcesses(options, processes, run).serve(announce)
 
 
 def _log_to(file: Path | None, *, json: bool) -> None:

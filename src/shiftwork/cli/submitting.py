@@ -54,6 +54,11 @@ def _check(*, kind: str | None, given: Any, wait_for_room: float, **fields: Any)
 @click.option("--serial-key", help="One task of this key runs at a time, where serialize_by is key.")
 @click.option("--agent", "target_agent_id", callback=filled, help="Only this agent can claim it.")
 @click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
+@click.option("--at", "run_at", type=values.when, help="Start not before this ISO time, or from now: 15m, 2h, 3d.")
+@click.option(
+    "--delay", type=values.duration, metavar="DURATION", help="Start not before this has passed: 90s, 15m, 2h."
+)
+@click.option("--expires", "expires_at", type=values.when, help="Cancel it if it has not started by then; like --at.")
 @click.option("--timeout", "timeout_sec", type=values.NUMBER, help="Timeout of an attempt, in seconds.")
 @click.option("--max-attempts", type=int, help="Attempts before it is a dead letter.")
 @click.option(

@@ -97,6 +97,11 @@ def json_object(text: str) -> dict[str, Any]:
     return found
 
 
+def json_object_or_file(text: str) -> dict[str, Any]:
+    """A JSON object, `@file` to read it from a file, or `-` for standard input."""
+    return json_object(_read_file(text[1:]) if text.startswith("@") else text)
+
+
 def payload_part(text: str) -> dict[str, Any]:
     """A JSON object, `key=text`, `key:=JSON`, either with `@file` for the value, or `-` for standard input."""
     if text == STDIN or text.lstrip()[:1] == "{":

@@ -16,7 +16,7 @@ from shiftwork.model.states import State
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
     from shiftwork.model.task import Wait
-    from shiftwork.waits.model import ApprovalRequest
+    from shiftwork.waits.model import ApprovalRequest, Failures, WaitResult
 
 
 @click.command(cls=Command)
@@ -26,10 +26,24 @@ if TYPE_CHECKING:
 @click.option("--schema", type=values.json_object, metavar="JSON", help="A JSON Schema for the answer.")
 @click.option("--timeout", "timeout_sec", type=values.duration, help="How long at most: 90s, 15m, 2h, 3d.")
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Until this task is done. Repeatable.")
+@click.option(
+    "--failures",
+    type=click.Choice(["wait", "return"]),
+    default="wait",
+    show_default=True,
+    help="return: the tasks are done once they have ended, failed or not.",
+)
 @under_claim
 @click.argument("name", metavar="[NAME]", required=False)
 async def wait(
-    shell: Shell, queue: AnyQueue, token: str, *, name: str | None, tasks: tuple[str, ...], **terms: Any
+    shell: Shell,
+    queue: AnyQueue,
+    token: str,
+    *,
+    name: str | None,
+    tasks: tuple[str, ...],
+    failures: Failures,
+    **terms: Any,
 ) -> Answer:
     """Wait under a NAME and print what came of it.
 
@@ -40,12 +54,18 @@ async def wait(
     if bool(name) == bool(tasks):
         refuse("give a NAME, or tasks with --task")
     if tasks:
-        status = await queue.waits.wait_for_tasks(token, tasks)
-        shell.answer({"status": status}, lambda: click.echo(f"the task is {status}"))
-        return None if status == State.RUNNING else ExitCode.CONFLICT
+        reply = await queue.waits.request(token, tasks=tasks, failures=failures)
+        shell.answer({"status": reply.status, "failed": reply.failed}, lambda: _print_tasks(reply))
+        return None if reply.status == State.RUNNING else ExitCode.CONFLICT
     found = await queue.waits.wait(token, name or "", **values.given_fields(terms, queue.now()))
     shell.answer(found, lambda: _print(found))
     return None if found.status == "met" else ExitCode.CONFLICT
+
+
+def _print_tasks(reply: WaitResult) -> None:
+    click.echo(f"the task is {reply.status}")
+    for each in reply.failed:
+        click.echo(printing.clean(f"{each.task_id} is {each.status}: {each.reason}: {each.error or ''}"))
 
 
 def _print(wait: Wait) -> None:

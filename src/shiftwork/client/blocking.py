@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from shiftwork.client.blocking_handles import blocking
 from shiftwork.client.opening import open_queue
 from shiftwork.model.errors import StoreClosed
+from shiftwork.operation.blocking_handles import blocking
 from shiftwork.operation.declare import Namespace
 from shiftwork.operation.interface import AnyQueue
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from shiftwork.dags.model import DagChanges, DagPage, DagStatus, DagSummary
-from shiftwork.engine.api import SUBMITTING
-from shiftwork.model.errors import NotFound
+from shiftwork.dags.model import DagChanges, DagPage, DagResult, DagStatus, DagSummary
+from shiftwork.engine.api import SUBMITTING, dag_result
+from shiftwork.model.errors import InputError, NotFound
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.task import Dag, Name, NewTask, PageSize, Submitted, Text
 from shiftwork.operation.declare import Namespace, operation
+from shiftwork.operation.handle import DagHandle, Patience
 from shiftwork.operation.parameters import SOMETHING, Accepts
 
 
@@ -20,6 +21,17 @@ class Dags(Namespace, name="dags", group="DAGs"):
     @operation("GET /api/dags/{dag_id}", "read", errors=(NotFound,))
     async def get(self, dag_id: Name) -> Dag:
         """Return a DAG with its tasks, shape, counts and money."""
+
+    async def result(self, dag: str | DagHandle, *, wait: Patience = 0) -> DagResult:
+        """Return what became of each task of a DAG, by its id or handle; with `wait`, wait that long for its end.
+
+        `wait` is in seconds or a timedelta; None waits as long as it takes. A DAG has failed when a task of it has and
+        nothing else of it can run: `result.failures` lists those tasks. Raises `ResultTimeout` when it has not ended.
+        """
+        dag_id = dag if isinstance(dag, str) else dag.dag_id
+        if dag_id is None:
+            raise InputError("every task of it was there already, so there is no DAG", where="dag")
+        return await dag_result(self._executor, dag_id, wait)
 
     @operation("POST /api/dags/{dag_id}/tasks", "submit", envelope="tasks", status=201, errors=SUBMITTING)
     async def add_tasks(

@@ -9,16 +9,18 @@ import msgspec
 
 from shiftwork.budgets import operations as budgets
 from shiftwork.dags.api import Dags
-from shiftwork.dags.model import DagChanges, DagPage, DagStatus, DagSummary
+from shiftwork.dags.model import DagChanges, DagPage, DagResult, DagStatus, DagSummary, DagTask
 from shiftwork.engine import change, read
+from shiftwork.engine.api import Results
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.operations import submit_batch
 from shiftwork.engine.submit import DagFields
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import check, ids
-from shiftwork.model.errors import InputError, NotFound
+from shiftwork.model.errors import InputError, NotFound, ResultTimeout
 from shiftwork.model.outcome import Outcome
-from shiftwork.model.task import Dag, NewTask, Submitted, dollars, micros
+from shiftwork.model.states import SETTLED, State
+from shiftwork.model.task import Dag, NewTask, Submitted, Task, dollars, micros
 from shiftwork.operation.local import Call, implements, reading, transaction
 from shiftwork.store.store import Row, Tx
 
@@ -117,6 +119,53 @@ async def _update(
 @reading(Dags.get)
 async def get(tx: Tx, engine: Engine, caller: Caller, workspace: str, dag_id: str) -> Dag:
     return await read.dag(tx, workspace, read.find_dag(dag_id))
+
+
+@implements(Results.dag_result)
+async def result(call: Call, dag_id: str, *, wait: float = 0) -> DagResult:
+    uuid = read.find_dag(dag_id)
+
+    async def look() -> Dag:
+        return await call.read(lambda tx: read.dag(tx, call.workspace, uuid))
+
+    dag = await look()
+    if wait > 0 and not _has_ended(dag):
+        dag = await call.until("dag", uuid, look, _has_ended, wait)
+    if dag.status in {"pending", "running"}:
+        raise ResultTimeout(
+            f"DAG {dag.id} has not ended: {dag.done} of {dag.total} tasks are done",
+            hint=f"Wait longer, or run `shiftwork dags show {dag.id}` to see its tasks.",
+            dag_id=dag.id,
+            status=dag.status,
+        )
+    return await call.read(lambda tx: _result(tx, call.engine, call.workspace, uuid, dag))
+
+
+def _has_ended(dag: Dag) -> bool:
+    return dag.status not in {"pending", "running"}
+
+
+async def _result(tx: Tx, engine: Engine, workspace: str, uuid: str, dag: Dag) -> DagResult:
+    rows = [row for row in await tx.all("tasks_of_dag", dag=uuid) if row["workspace"] == workspace]
+    newest = {row["id"]: row["newest_id"] or row["id"] for row in rows if row["id"] == row["root_id"]}
+    tasks = {task.id: task for task in await read.tasks(tx, engine, workspace, sorted(newest.values()))}
+    of = [(root, tasks[shown]) for root, each in newest.items() if (shown := ids.show_task(each)) in tasks]
+    return DagResult(dag.id, dag.status, [_task(ids.show_task(root), task) for root, task in of])  # type: ignore[arg-type]  # it has ended
+
+
+def _task(root: str, task: Task) -> DagTask:
+    """Named as it was submitted, whatever row answers for it now."""
+    failed = task.status in SETTLED
+    return DagTask(
+        id=root,
+        type=task.type,
+        title=task.title,
+        status=task.status,
+        output=task.result.output if task.result and task.status == State.COMPLETED else None,
+        error=task.last_error if failed else None,
+        reason=task.failure_reason if failed else task.cancel_reason,
+        ended_at=task.finished_at or (task.failed_at if failed else None),
+    )
 
 
 @implements(Dags.add_tasks)

@@ -14,7 +14,7 @@ from shiftwork.engine import dedupe_policy, read
 from shiftwork.engine import dependents as consequences
 from shiftwork.engine.change import check_version
 from shiftwork.engine.engine import Caller, Engine
-from shiftwork.engine.lineage import relane
+from shiftwork.engine.lineage import relane, without_times
 from shiftwork.engine.prepare import prepare
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
@@ -25,10 +25,12 @@ from shiftwork.model.errors import InputError, NotFound, ShiftworkError, WrongSt
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import SETTLED, State
 from shiftwork.model.task import NewTask, Task, dollars
+from shiftwork.model.times import epoch
 from shiftwork.operation.local import Call, implements, reading
 from shiftwork.steps.reuse import is_same_work
 from shiftwork.store.store import Row, Tx
-from shiftwork.waits import guard
+from shiftwork.waits import guard, schedule
+from shiftwork.waits.open_waits import count_waiting
 
 REDRIVE_BATCH = 500
 DECISIONS: tuple[str, ...] = get_args(Decision)
@@ -36,6 +38,7 @@ _LEAVES = frozenset({"retry", "retry_later", "modify_and_retry", "cancel"})
 _FIXED = frozenset(
     {"id", "key", "idempotency_key", "issue_id", "trigger_type", "session_id", "work_dir"}
     | {"force_fresh_session", "priority_boost_per_minute", "tree_budget_usd"}
+    | {"run_at", "delay", "expires_at", "expires_in"}
 )
 """What a task is and where it comes from; a review changes what is to be done."""
 
@@ -128,7 +131,9 @@ async def _leave(work: UnitOfWork, row: TaskRow, verdict: ReviewDecision) -> tup
     settings = await work.settings_of(row)
     await _retake_key(work, row)
     await work.tx.run("drop_expired_waits", items=[(row.root_id,)])  # a retry gives them another chance
+    await work.tx.run("forget_failed_waits", items=[(row.root_id,)])
     row.round += 1
+    row.expires_at = None  # someone wants it now
     if row.failure_reason != reasons.DISPLACED:  # which was not a fault of its own, and took it no attempt
         row.attempts = row.reclaims = row.rate_limits = 0
     row.failure_reason = None
@@ -145,21 +150,23 @@ async def _leave(work: UnitOfWork, row: TaskRow, verdict: ReviewDecision) -> tup
 async def _modify(work: UnitOfWork, row: TaskRow, change: dict[str, Any]) -> None:
     """Replace fields of the body; the result must be a task that could be submitted."""
     before = await read_body(work.tx, row.id)
-    body = {**before, **change}
+    body = {**without_times(before), **change}
     new = check.read(body, NewTask, "change")
     if fixed := sorted(set(change) & (_FIXED | {"dependencies"})):
         hint = "Use update for dependencies." if fixed == ["dependencies"] else None
         raise InputError(f"{', '.join(fixed)} cannot be changed here", where="change", hint=hint)
     if new.type != row.type:
         raise InputError("the type of a task cannot be changed", where="change.type")
-    prepared = prepare(new, row.workspace, await work.engine.settings_cache.load(work.tx, row.workspace), "change")
+    resolver = await work.engine.settings_cache.load(work.tx, row.workspace)
+    prepared = prepare(new, row.workspace, resolver, work.now, "change")
     if "spec" in change:
         prepared = await inputs.resettle(work.tx, work.caller, row, prepared)
     await work.tx.run("save_bodies", items=[(row.id, prepared.body)])
     if not is_same_work(before, msgspec.json.decode(prepared.body)):
         await work.tx.run("delete_steps", items=[(row.id,)])
         await work.tx.run("drop_ended_waits", items=[(row.root_id,)])
-    row.priority, row.deadline, row.timeout_sec = float(new.priority), new.deadline, prepared.timeout_sec
+    row.priority, row.deadline = float(new.priority), epoch(new.deadline)
+    row.timeout_sec = prepared.timeout_sec
     row.estimated_cost, row.own_settings = prepared.estimated_cost, prepared.has_own_settings
     row.max_attempts = new.max_attempts or prepared.settings.max_attempts
     row.validation, row.at_most_once = prepared.plan.validation, prepared.plan.at_most_once
@@ -197,9 +204,20 @@ async def _revive_chain(work: UnitOfWork, roots: set[str]) -> None:
             await _retake_key(work, row)
             row.round += 1
             row.cancel_reason = row.failure_reason = None
+            await _wait_again(work, row)
             path = work.move(row, "revive")
             work.emit(row, "reviewed", path, data={"decision": "retry_chain", "round": row.round})
             roots.add(row.root_id)
+
+
+async def _wait_again(work: UnitOfWork, row: TaskRow) -> None:
+    """For its time, where that has not come; when it was cancelled, it waited for nothing any more."""
+    run_at = (await read_body(work.tx, row.id)).get("run_at")
+    if run_at is not None and run_at > work.now:
+        await schedule.begin(work, row, run_at)
+    if row.expires_at is not None and row.expires_at <= work.now:
+        row.expires_at = None
+    row.waiting = await count_waiting(work, row.root_id)
 
 
 async def _redrive(

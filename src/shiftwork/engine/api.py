@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Unpack
 
 from msgspec import Meta
 
+from shiftwork.dags.model import DagResult
 from shiftwork.model import check
 from shiftwork.model.errors import (
     CircularDependency,
@@ -46,8 +48,8 @@ from shiftwork.model.task import (
     Text,
 )
 from shiftwork.observe.model import Explanation, Status
-from shiftwork.operation.declare import Namespace, Operation, operation, operation_of
-from shiftwork.operation.handle import DagHandle, Patience, TaskHandle, seconds_of
+from shiftwork.operation.declare import Executor, Namespace, Operation, operation, operation_of
+from shiftwork.operation.handle import DagHandle, Patience, TaskHandle, in_turns
 from shiftwork.operation.parameters import Accepts
 
 T = TypeVar("T")
@@ -64,8 +66,6 @@ RETRY_SUBMIT_SEC = 0.5
 """Nothing announces room in a full queue: a producer that waits for it tries again this often."""
 MAX_EVENT_WAIT_SEC = 25.0
 MAX_RESULT_WAIT_SEC = 25.0
-ANSWERED_EARLY_SEC = 0.05
-"""A server about to stop does not wait: it is asked again after this."""
 FOLLOW_SEC = 20.0
 
 Cursor = Annotated[int, Meta(ge=0)]
@@ -98,6 +98,22 @@ class Results(Namespace, name="", group="Tasks"):
 
         A task that failed, was cancelled or has not ended each has an error of its own. Of a task that was retried or
         rerun as a new one, the newest counts. In a view: the outcome of the last attempt, also where it failed.
+        """
+
+    @operation(
+        "GET /api/dags/{dag_id}/result",
+        "read",
+        errors=(NotFound, ResultTimeout, TooManyRequests),
+        long_poll="wait",
+        rename={"wait": "wait_sec"},
+        group="DAGs",
+    )
+    async def dag_result(
+        self, dag_id: Name, *, wait: Annotated[float, Meta(ge=0, le=MAX_RESULT_WAIT_SEC)] = 0
+    ) -> DagResult:
+        """Return what became of each task of a DAG; with `wait`, wait that long for its end.
+
+        A DAG has failed when a task of it has and nothing else of it can run.
         """
 
 
@@ -136,7 +152,8 @@ class Everyday(Namespace, name="", group="Tasks"):
         """
         new = check.read(dag, NewDag, "dag")
         made: list[Submitted] = await self._when_there_is_room(_SUBMIT_DAG, {"dag": new}, wait_for_room)
-        return DagHandle([TaskHandle.of(self, each) for each in made])
+        wait_for = functools.partial(dag_result, self._executor)
+        return DagHandle([TaskHandle.of(self, each) for each in made], wait_for)
 
     def _when_there_is_room(self, operation: Operation, values: dict[str, Any], wait: float) -> Awaitable[Any]:
         if wait == 0:
@@ -159,22 +176,8 @@ class Everyday(Namespace, name="", group="Tasks"):
         """
         task_id = task.id if isinstance(task, Submitted) else task
         given = _RESULT.parameters.read({"task_id": task_id})
-        found: Result = await self._in_turns(_RESULT, given, wait)
+        found: Result = await in_turns(self._executor, _RESULT, given, wait)
         return found
-
-    async def _in_turns(self, operation: Operation, given: dict[str, Any], wait: Patience) -> Any:
-        """Ask, and ask again while the answer is that it has not ended: a server waits for 25 seconds at most."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds_of(wait)
-        while True:
-            asked = loop.time()
-            waited = min(max(0.0, deadline - asked), self._executor.max_wait_sec)
-            try:
-                return await self._executor.perform(operation, {**given, "wait": waited})
-            except ResultTimeout:
-                if loop.time() >= deadline:
-                    raise
-            await asyncio.sleep(0 if loop.time() - asked >= waited else ANSWERED_EARLY_SEC)
 
     @operation("POST /api/tasks/{task_id}/cancel", "operate", errors=(NotFound, WrongState, VersionConflict))
     async def cancel(self, task_id: Name, reason: Text = "cancelled", *, version: int | None = None) -> Outcome:
@@ -231,6 +234,13 @@ class Everyday(Namespace, name="", group="Tasks"):
 _SUBMIT = operation_of(Submissions.submit)
 _SUBMIT_DAG = operation_of(Submissions.submit_dag)
 _RESULT = operation_of(Results.result)
+_DAG_RESULT = operation_of(Results.dag_result)
+
+
+async def dag_result(executor: Executor, dag_id: str, wait: Patience) -> DagResult:
+    """The result of a DAG, waited for as long as the caller wants."""
+    found: DagResult = await in_turns(executor, _DAG_RESULT, _DAG_RESULT.parameters.read({"dag_id": dag_id}), wait)
+    return found
 
 
 async def _when_there_is_room(submit: Callable[[], Awaitable[T]], wait: float) -> T:

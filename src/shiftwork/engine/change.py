@@ -21,9 +21,11 @@ from shiftwork.model.errors import InputError, NotFound, ShiftworkError, Unknown
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import FINAL, SETTLED, WAITING, State
 from shiftwork.model.task import Changes
+from shiftwork.model.times import epoch, shown
 from shiftwork.store.store import Tx
-from shiftwork.waits import guard
+from shiftwork.waits import guard, schedule
 from shiftwork.waits.open_waits import count_waiting
+from shiftwork.waits.withdrawal import WAITS
 
 
 def check_version(engine: Engine, row: TaskRow, expected: int | None) -> ShiftworkError | None:
@@ -148,12 +150,12 @@ async def update(
 ) -> Outcome:
     """Change a task that is not claimed: its priority, deadline, limits, tags or dependencies."""
     work = UnitOfWork(tx, engine, caller)
-    row, shown = await work.lock_named(task_id), ids.show_task(task_id)
+    row, name = await work.lock_named(task_id), ids.show_task(task_id)
     if row.status not in WAITING:
-        raise WrongState(f"task {shown} is {row.status}; only an unclaimed task can be changed", task_id=shown)
+        raise WrongState(f"task {name} is {row.status}; only an unclaimed task can be changed", task_id=name)
     if error := check_version(engine, row, version):
         raise error
-    changed = _change_columns(row, changes)
+    changed = _change_columns(row, changes, work.now)
     if changes.tags is not None:
         await tx.run("delete_tags", items=[(row.id,)])
         await tx.insert("insert_tags", [(row.workspace, tag, row.id) for tag in dict.fromkeys(changes.tags)])
@@ -163,7 +165,11 @@ async def update(
     above: list[Dependency] = []
     if changes.dependencies is not None:
         changed["dependencies"] = changes.dependencies
-        path, above = await _change_dependencies(work, row, changes.dependencies, changed)
+        above = await _change_dependencies(work, row, changes.dependencies)
+    if changes.run_at is not None or "run_at" in changes.clear:
+        changed["run_at"] = await _change_time(work, row, epoch(changes.run_at))
+    if changes.dependencies is not None or "run_at" in changed:
+        path = await _wait_or_go(work, row, changed)
     work.touch(row)
     settings = await work.settings_of(row)
     if changes.tags is not None and settings.fair_share.by.startswith(TAG):
@@ -176,15 +182,20 @@ async def update(
     work.emit(row, "updated", path, reason=changes.note, data=changed)
     await inherit_fate(work, {row.root_id: above})
     await work.save()
-    return Outcome(shown, row.status, data={"version": row.version})
+    return Outcome(name, row.status, data={"version": row.version})
 
 
-def _change_columns(row: TaskRow, changes: Changes) -> dict[str, Any]:
-    if unknown := [name for name in changes.clear if name not in {"deadline", "timeout_sec"}]:
+CLEARED = frozenset({"deadline", "run_at", "expires_at", "timeout_sec"})
+"""Fields that a change can empty."""
+
+
+def _change_columns(row: TaskRow, changes: Changes, now: float) -> dict[str, Any]:
+    if unknown := [name for name in changes.clear if name not in CLEARED]:
         raise InputError(f"{unknown[0]!r} cannot be emptied", where="changes.clear")
     changed: dict[str, Any] = {}
-    for name in ("priority", "deadline", "timeout_sec", "max_attempts"):
-        value = getattr(changes, name)
+    _refuse_expired(row, changes, now)
+    for name in ("priority", "deadline", "expires_at", "timeout_sec", "max_attempts"):
+        value = _given(changes, name)
         if value is None and name not in changes.clear:
             continue
         changed[name] = {"from": getattr(row, name), "to": value}
@@ -194,11 +205,49 @@ def _change_columns(row: TaskRow, changes: Changes) -> dict[str, Any]:
     return changed
 
 
+def _given(changes: Changes, name: str) -> Any:
+    """A field as it is kept."""
+    value = getattr(changes, name)
+    return epoch(value, f"changes.{name}") if name in {"deadline", "run_at", "expires_at"} else value
+
+
+def _refuse_expired(row: TaskRow, changes: Changes, now: float) -> None:
+    expires_at, run_at = epoch(changes.expires_at, "changes.expires_at"), epoch(changes.run_at, "changes.run_at")
+    if expires_at is not None and expires_at <= now:
+        what = f"the task would have expired already: {shown(expires_at)} is not in the future"
+        raise InputError(what, where="changes.expires_at", hint="Choose a later time, or cancel the task.")
+    until = expires_at or (None if "expires_at" in changes.clear else row.expires_at)
+    if until is not None and run_at is not None and until <= run_at:
+        what = f"the task would expire at {shown(until)}, and may not start before {shown(run_at)}"
+        raise InputError(what, where="changes.run_at", hint="Let it expire after it may start.")
+
+
+async def _change_time(work: UnitOfWork, row: TaskRow, run_at: float | None) -> dict[str, Any]:
+    """Let the task wait for another time, or for none; one that waits to be tried again is tried then."""
+    if row.status == State.PENDING and row.hold in WAITS:
+        name = ids.show_task(row.id)
+        what = f"task {name} has begun and waits for a {row.hold}; its time of start is over"
+        raise WrongState(what, task_id=name, status=row.status)
+    if row.status == State.RETRYING:
+        changed = {"from": row.available_at, "to": run_at}
+        row.available_at = work.now if run_at is None else run_at
+        return changed
+    open_ = [wait for wait in await work.tx.all("open_waits_of", items=[(row.root_id,)]) if not wait["name"]]
+    if run_at is not None and run_at > work.now:
+        await schedule.begin(work, row, run_at)
+    else:
+        await schedule.end(work, row)
+    return {"from": open_[0]["until"] if open_ else None, "to": run_at}
+
+
 async def _change_body(work: UnitOfWork, row: TaskRow, changes: Changes) -> None:
     """Fields that also are in the body are kept the same there."""
     given = {
-        name: getattr(changes, name)
-        for name in ("priority", "deadline", "timeout_sec", "max_attempts", "estimated_cost_usd", "tags")
+        name: _given(changes, name)
+        for name in (
+            *("priority", "deadline", "run_at", "expires_at"),
+            *("timeout_sec", "max_attempts", "estimated_cost_usd", "tags"),
+        )
     }
     given = {name: value for name, value in given.items() if value is not None}
     if not given and not changes.clear:
@@ -209,10 +258,8 @@ async def _change_body(work: UnitOfWork, row: TaskRow, changes: Changes) -> None
     await work.tx.run("save_bodies", items=[(row.id, as_json(body))])
 
 
-async def _change_dependencies(
-    work: UnitOfWork, row: TaskRow, wanted: list[str], changed: dict[str, Any]
-) -> tuple[str | None, list[Dependency]]:
-    """Replace the edges; the task goes back to waiting, or becomes ready, as they now stand."""
+async def _change_dependencies(work: UnitOfWork, row: TaskRow, wanted: list[str]) -> list[Dependency]:
+    """Replace the edges."""
     await work.tx.advisory_lock(f"edges:{row.workspace}")
     names = {name: name for name in dict.fromkeys(wanted)}
     found = await dependencies.resolve(work.tx, row.workspace, names)
@@ -227,14 +274,20 @@ async def _change_dependencies(
     pairs = [(row.root_id, dependency.root, dependency.status == State.COMPLETED, False) for dependency in above]
     await work.tx.insert("insert_edges", sorted(pairs))
     await paths.lengthen(work, {dependency.root: row.path_weight + 1 for dependency in above})
-    row.waiting = await count_waiting(work, row.root_id)
     row.blocked_reason, row.block_check_at = None, block_check_at(settings, above, work.now)
+    return above
+
+
+async def _wait_or_go(work: UnitOfWork, row: TaskRow, changed: dict[str, Any]) -> str | None:
+    """Back to waiting, or ready, as what the task waits for now stands."""
+    row.waiting = await count_waiting(work, row.root_id)
+    settings = await work.settings_of(row)
     if row.waiting and row.status in {State.WAITING_APPROVAL, State.READY, State.RETRYING}:
         if row.status == State.WAITING_APPROVAL:
             await guard.withdraw(work, row)
-        return work.move(row, "block"), above
+        return work.move(row, "block")
     if not row.waiting and row.status == State.PENDING:
         path, data = await guard.unblock_or_guard(work, row, settings, "unblock")
         changed.update(data or {})
-        return path, above
-    return None, above
+        return path
+    return None

@@ -47,6 +47,7 @@ from shiftwork.model.task import Name, NewTask, NewVerdict, Submitted, Task, Tex
 from shiftwork.operation.declare import Namespace, operation
 from shiftwork.operation.handle import TaskHandle
 from shiftwork.operation.parameters import MAX_BATCH, Accepts, ClaimToken
+from shiftwork.waits.model import Failures
 
 MAX_CLAIM_WAIT_SEC = 25.0
 HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
@@ -157,14 +158,18 @@ class WorkerVerbs(Namespace, name="", group="Working"):
         tasks: Sequence[NewTask | Mapping[str, Any]],
         *,
         wait: bool = False,
+        failures: Failures = "wait",
         name: str | None = None,
     ) -> list[TaskHandle[Any]]:
         """Add subtasks to the task's own DAG. With `wait` its slot is released until they are done.
 
+        They are done when they are completed; with `failures="return"`, once they have ended, whatever the outcome.
+        The task's `failed_dependencies` then say which ended without success, and why.
+
         With a `name` this happens once in the life of the task, like a step: called again, also by a later attempt, it
         spawns nothing and answers with the same subtasks; where they are all done, `wait` gives nothing back.
         """
-        made = await Spawning(self._executor).spawn(token, tasks, wait=wait, name=name)
+        made = await Spawning(self._executor).spawn(token, tasks, wait=wait, failures=failures, name=name)
         queue = Everyday(self._executor)
         return [TaskHandle.of(queue, each) for each in made]
 
@@ -185,9 +190,13 @@ class Spawning(Namespace, name="", group="Working"):
         tasks: Sequence[Annotated[NewTask | Mapping[str, Any], Accepts(NewTask)]],
         *,
         wait: bool = False,
+        failures: Failures = "wait",
         name: Name | None = None,
     ) -> list[Submitted]:
         """Add subtasks to the task's own DAG. With `wait` its slot is released until they are done.
+
+        They are done when they are completed; with `failures` set to `return`, once they have ended, whatever the
+        outcome. The task's `failed_dependencies` then say which ended without success, and why.
 
         With a `name` this happens once in the life of the task, like a step: called again, also by a later attempt, it
         spawns nothing and answers with the same subtasks; where they are all done, `wait` gives nothing back.

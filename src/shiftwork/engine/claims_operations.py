@@ -36,6 +36,7 @@ from shiftwork.model.task import NO_USAGE, NewTask, NewVerdict, Submitted, Task,
 from shiftwork.operation.local import Call, implements, only, reading
 from shiftwork.store.store import Tx
 from shiftwork.validation import verdicts
+from shiftwork.waits.model import Failures
 
 GivenUsage = Usage | Mapping[str, Any] | None
 
@@ -298,6 +299,7 @@ async def spawn(
     tasks: Sequence[NewTask | Mapping[str, Any]],
     *,
     wait: bool = False,
+    failures: Failures = "wait",
     name: str | None = None,
 ) -> list[Submitted]:
     resolver = await call.engine.settings_cache.get(call.engine.store, call.workspace)
@@ -306,9 +308,10 @@ async def spawn(
         origin = tracing.current()
         for place, task in enumerate(tasks):
             new = traced(check.read(task, NewTask, f"tasks[{place}]"), origin)
-            batch.append(prepare(new, call.workspace, resolver, f"tasks[{place}]"))
-            await let_others(new)
+            batch.append(prepare(new, call.workspace, resolver, call.engine.store.now(), f"tasks[{place}]"))
+            await let_others(new, resolver)
     if not batch:
         raise InputError("there is nothing to spawn", where="tasks")
     lanes = await call.engine.lanes.intern(call.engine.store, {prepared.lane for prepared in batch})
-    return await call.run(spawning.spawn, await call.token(token), batch, lanes, wait=wait, name=name)
+    any_end = failures == "return"
+    return await call.run(spawning.spawn, await call.token(token), batch, lanes, wait=wait, name=name, any_end=any_end)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from shiftwork.engine.dependencies import Dependency
+from shiftwork.engine.failed_ends import failed_ends
 from shiftwork.engine.rows import TaskRow, load
-from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import ids
 from shiftwork.model.states import FINAL, SETTLED, State
+from shiftwork.model.task import FailedDependency
+from shiftwork.settings.model import Settings
 from shiftwork.store.store import Row
 from shiftwork.validation import policy as verdict
 from shiftwork.waits import guard
@@ -57,21 +60,56 @@ async def lock_newest(work: UnitOfWork, roots: Collection[str]) -> list[TaskRow]
     return [work.rows.get(row["id"]) or work.attach(load(row)) for row in raw]
 
 
+class OpenEdge(NamedTuple):
+    """What a dependent still waits for, and whether any end of that will do."""
+
+    dependency: str
+    waits: bool
+    any_end: bool
+
+    def survives(self, settings: Settings) -> bool:
+        """Whether its dependent goes on without this dependency. What was waited for under a claim said so itself."""
+        return self.any_end if self.waits else settings.on_dependency_failed == "continue"
+
+
 async def fail_dependents(work: UnitOfWork, roots: Collection[str], only: Collection[str] | None = None) -> None:
-    """A dependency is settled without success: each dependent's own setting says whether it waits or ends."""
+    """A dependency is settled without success: each dependent's own setting says whether it waits, ends or goes on."""
     await _lose_judges(work, set(roots))
     dependents = await _dependents(work, roots, only)
-    cancelled, event_data = set(), []
-    for row in await lock_newest(work, dependents):
+    ends = await failed_ends(work, roots) if dependents else {}
+    cancelled, held, passed = set(), {}, []
+    rows = await lock_newest(work, dependents)
+    for row in rows:
         settings = await work.settings_of(row)
-        dependencies = [ids.show_task(dependency) for dependency in dependents[row.root_id]]
-        work.emit(row, "dependency_failed", data={"dependencies": dependencies, "then": settings.on_dependency_failed})
-        event_data.append(row)
-        if settings.on_dependency_failed != "wait" and row.status == State.PENDING:
-            cancel_row(work, row, f"Dependency {dependencies[0]} failed")
-            cancelled.add(row.root_id)
-    await _alert_creators(work, event_data, dependents)
+        edges = dependents[row.root_id]
+        without = [e.dependency for e in edges if e.survives(settings) and e.dependency in ends]
+        if without:
+            _tell_failed(work, row, without, "continue")
+            passed += [(row.root_id, dependency) for dependency in without]
+        if others := [edge.dependency for edge in edges if edge.dependency not in without]:
+            then = "wait" if settings.on_dependency_failed == "continue" else settings.on_dependency_failed
+            _tell_failed(work, row, others, then)
+            held[row.root_id] = others
+            if then != "wait" and row.status == State.PENDING:
+                cancel_row(work, row, f"Dependency {ids.show_task(others[0])} failed")
+                cancelled.add(row.root_id)
+    await _alert_creators(work, [row for row in rows if row.root_id in held], held)
+    await _go_on_without(work, passed, ends)
     await cancel_dependents(work, cancelled)
+
+
+def _tell_failed(work: UnitOfWork, row: TaskRow, dependencies: Sequence[str], then: str) -> None:
+    shown = [ids.show_task(dependency) for dependency in dependencies]
+    work.emit(row, "dependency_failed", data={"dependencies": shown, "then": then})
+
+
+async def _go_on_without(
+    work: UnitOfWork, pairs: Sequence[tuple[str, str]], ends: Mapping[str, FailedDependency]
+) -> None:
+    """Flip these edges, dependent and dependency, and keep with each how its dependency ended."""
+    items = [(dependent, dependency, as_json(ends[dependency])) for dependent, dependency in sorted(pairs)]
+    if items:
+        await _count_flips(work, await work.tx.all("end_edges", items=items))
 
 
 async def _alert_creators(
@@ -99,39 +137,47 @@ async def cancel_dependents(work: UnitOfWork, roots: Collection[str], only: Coll
         await _lose_judges(work, set(roots))
         await _take_outputs(work, set(roots))
         dependents = await _dependents(work, roots, only)
-        only, cancelled, satisfied = None, set(), []
+        ends = await failed_ends(work, roots) if dependents else {}
+        only, cancelled, satisfied, passed = None, set(), [], []
         for row in await lock_newest(work, dependents):
             settings = await work.settings_of(row)
-            dependencies = dependents[row.root_id]
+            edges = dependents[row.root_id]
+            without = [e.dependency for e in edges if e.survives(settings) and e.dependency in ends]
+            passed += [(row.root_id, dependency) for dependency in without]
+            dependencies = [edge.dependency for edge in edges if edge.dependency not in without]
             if settings.on_dependency_cancelled == "satisfy":
                 satisfied += [(row.root_id, dependency) for dependency in dependencies]
-            elif settings.on_dependency_cancelled == "cancel" and row.status == State.PENDING:
+            elif dependencies and settings.on_dependency_cancelled == "cancel" and row.status == State.PENDING:
                 cancel_row(work, row, f"Parent {ids.show_task(dependencies[0])} cancelled")
                 cancelled.add(row.root_id)
+        await _go_on_without(work, passed, ends)
         if satisfied:
             await _count_flips(work, await work.tx.all("satisfy_pairs", items=sorted(satisfied)))
         roots = cancelled
 
 
-def cancel_row(work: UnitOfWork, row: TaskRow, reason: str) -> None:
-    """End one locked task by cancelling it."""
+def cancel_row(work: UnitOfWork, row: TaskRow, reason: str, *, verb: str = "cancelled") -> None:
+    """End one locked task by cancelling it. The verb says what ended it, and is the reason in its history."""
     fence = row.fence if row.held else None
     if row.held:
-        work.end_attempt(row, "cancelled", reason="cancelled", error=reason)
+        work.end_attempt(row, "cancelled", reason=verb, error=reason)
     path = work.move(row, "cancel")
     row.cancel_reason = reason
-    row.failure_reason = "cancelled"
+    row.failure_reason = verb
     row.hold = row.blocked_reason = row.block_check_at = row.available_at = None
-    work.emit(row, "cancelled", path, reason=reason, fence=fence)
+    work.emit(row, verb, path, reason=reason, fence=fence)
 
 
-async def _dependents(work: UnitOfWork, roots: Collection[str], only: Collection[str] | None) -> dict[str, list[str]]:
-    """Lineages with an open edge to one of these, and to which."""
-    dependents: dict[str, list[str]] = defaultdict(list)
+async def _dependents(
+    work: UnitOfWork, roots: Collection[str], only: Collection[str] | None
+) -> dict[str, list[OpenEdge]]:
+    """Lineages with an open edge to one of these, and those edges."""
+    dependents: dict[str, list[OpenEdge]] = defaultdict(list)
     if roots:
         for edge in await work.tx.all("open_dependents", items=[(root,) for root in sorted(roots)]):
             if only is None or edge["dependent"] in only:
-                dependents[edge["dependent"]].append(edge["dependency"])
+                found = OpenEdge(edge["dependency"], bool(edge["waits"]), bool(edge["any_end"]))
+                dependents[edge["dependent"]].append(found)
     return dependents
 
 

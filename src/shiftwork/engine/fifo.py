@@ -36,7 +36,8 @@ class OldestFirst(Picker):
             read = await self._oldest(place, wanted * OVERFETCH if not looked else CHUNK)
             looked, place = looked + read.rows, read.place
             items = [(number, row["id"], row["lane"]) for number, row in enumerate(read.fitting)]
-            rows = await self._tx.all("take_chosen", items=items, count=wanted) if items else []
+            now = self._tx.now
+            rows = await self._tx.all("take_chosen", items=items, count=wanted, now=now) if items else []
             in_vain += len(rows) - await self._choose(rows)
             if len(rows) == wanted and (last := _place(rows[-1])) != place:
                 place = last  # behind it stand more that fit

@@ -198,7 +198,7 @@ async def _take(tx: Tx, lanes: Sequence[Lane], count: int) -> list[Row]:
     """The best tasks of these lanes, locked; what others hold is passed over."""
     if len(lanes) == 1:
         start = dict(zip(("rank", "ordered_at", "id"), START, strict=True))
-        return list(await tx.all("take_from_lane", lane=lanes[0].id, count=count, **start))
+        return list(await tx.all("take_from_lane", lane=lanes[0].id, count=count, now=tx.now, **start))
     merge = LaneMerge(tx, lanes, {})
     taken: list[Row] = []
     while len(taken) < count:
@@ -207,7 +207,7 @@ async def _take(tx: Tx, lanes: Sequence[Lane], count: int) -> list[Row]:
         if not best:
             break
         items = [(place, head[3], head[4]) for place, head in enumerate(best)]
-        rows = await tx.all("take_chosen", items=items, count=wanted)
+        rows = await tx.all("take_chosen", items=items, count=wanted, now=tx.now)
         merge.push_back(best, {row["id"] for row in rows})
         taken += rows
         if not rows and len(best) < wanted * OVERFETCH:

@@ -10,7 +10,7 @@ from shiftwork.engine.prepare import lane_of
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow, blank_row
 from shiftwork.engine.submit import PATH_PENDING, PATH_READY, write_rows
-from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import ids
 from shiftwork.model.states import State, move, write_path
 from shiftwork.model.task import NewTask
@@ -21,6 +21,11 @@ _PATH_RETRYING = write_path(move(State.CREATED, "accept", "defer"))
 
 def as_new(body: dict[str, Any]) -> NewTask:
     return msgspec.convert(body, NewTask)
+
+
+def without_times(body: dict[str, Any]) -> dict[str, Any]:
+    """What a person has brought back runs at once, and expires no more."""
+    return {name: value for name, value in body.items() if name not in {"run_at", "expires_at"}}
 
 
 async def relane(work: UnitOfWork, row: TaskRow) -> None:
@@ -59,7 +64,7 @@ async def add_rerun_row(work: UnitOfWork, row: TaskRow, *, waiting: int) -> Task
     rerun = await _copy(
         work, row, rerun_of=row.id, force_fresh_session=True, trigger_type="manual_rerun", waiting=waiting
     )
-    rerun.last_agent_id = rerun.last_runtime_id = None
+    rerun.last_agent_id = rerun.last_runtime_id = rerun.expires_at = None
     path = PATH_READY
     if waiting:
         rerun.status, path = State.PENDING.value, PATH_PENDING
@@ -73,7 +78,7 @@ async def _copy(work: UnitOfWork, row: TaskRow, **changes: Any) -> TaskRow:
         **{
             **{
                 name: getattr(row, name)
-                for name in ("workspace", "type", "lane", "priority", "boost", "deadline", "path_weight")
+                for name in ("workspace", "type", "lane", "priority", "boost", "deadline", "expires_at", "path_weight")
             },
             **{
                 name: getattr(row, name)
@@ -106,7 +111,8 @@ async def _write_copy(work: UnitOfWork, old: TaskRow, copy: TaskRow, verb: str, 
         request := await guard.stop_copy(work, copy, settings, body["body"], [tag["tag"] for tag in tags])
     ):
         path, event_data = guard.PATH_STOPPED, {**event_data, **request.event_data}
-    await write_rows(work, [copy], [body["body"]])
+    text = body["body"] if copy.rerun_of is None else as_json(without_times(msgspec.json.decode(body["body"])))
+    await write_rows(work, [copy], [text])
     await work.tx.insert("insert_tags", [(copy.workspace, tag["tag"], copy.id) for tag in tags])
     work.supersede(old, copy.id)
     work.attach(copy)

@@ -27,14 +27,16 @@ from shiftwork.observe import explain as explaining
 from shiftwork.observe import status as overview
 from shiftwork.observe.model import Explanation, Status
 from shiftwork.operation.local import Call, implements, reading
+from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
 
 POLL_SEC = 0.05
 
 
-async def let_others(new: NewTask) -> None:
+async def let_others(new: NewTask, resolver: Resolver) -> None:
     """Have others take their turn after a schema was looked through, which takes a while; a batch may have hundreds."""
-    if new.output is not None and new.output.validation_schema is not None:
+    has_schema = new.output is not None and new.output.validation_schema is not None
+    if has_schema or resolver.declared(new.type) is not None:
         await asyncio.sleep(0)
 
 
@@ -89,8 +91,8 @@ async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
         for place, task in enumerate(tasks):
             where = "task" if alone else f"tasks[{place}]"
             new = traced(task, origin)
-            prepared.append(prepare(new, call.workspace, resolver, where, plans))
-            await let_others(new)
+            prepared.append(prepare(new, call.workspace, resolver, call.engine.store.now(), where, plans))
+            await let_others(new, resolver)
     return prepared
 
 
@@ -110,14 +112,13 @@ async def get_many(tx: Tx, engine: Engine, caller: Caller, workspace: str, task_
 
 @implements(Results.result)
 async def result(call: Call, task_id: str, *, wait: float = 0) -> Result:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + wait
-    while True:
-        task = await call.read(lambda tx: results.answering_task(tx, call.engine, call.workspace, task_id))
-        left = deadline - loop.time()
-        if task.status in results.ENDED or left <= 0:
-            return results.result_of(task)
-        await asyncio.sleep(min(left, POLL_SEC))
+    async def look() -> Task:
+        return await call.read(lambda tx: results.answering_task(tx, call.engine, call.workspace, task_id))
+
+    task = await look()
+    if wait > 0 and not results.has_ended(task):
+        task = await call.until("task", results.lineage_of(task), look, results.has_ended, wait)
+    return results.result_of(task)
 
 
 @reading(Everyday.explain)

@@ -85,7 +85,7 @@ class Picker:
     async def _from_one(self, lanes: list[Lane], count: int) -> bool:
         """Straight off the index, locking as it goes; whether all that was found fitted."""
         start = dict(zip(("rank", "ordered_at", "id"), START, strict=True))
-        rows = await self._tx.all("take_from_lane", lane=lanes[0].id, count=count, **start)
+        rows = await self._tx.all("take_from_lane", lane=lanes[0].id, count=count, now=self._tx.now, **start)
         return await self._choose(rows) == len(rows)
 
     async def _from_many(self, lanes: list[Lane], count: int) -> bool:
@@ -124,7 +124,7 @@ class Picker:
 
     async def _lock(self, merge: LaneMerge, best: Sequence[Head], wanted: int) -> Sequence[Row]:
         items = [(place, head[3], head[4]) for place, head in enumerate(best)]
-        rows = await self._tx.all("take_chosen", items=items, count=wanted)
+        rows = await self._tx.all("take_chosen", items=items, count=wanted, now=self._tx.now)
         merge.push_back(best, {row["id"] for row in rows})
         return rows
 

@@ -15,8 +15,10 @@ from shiftwork.model import check, ids
 from shiftwork.model.errors import InputError, TooLarge, UnknownReference
 from shiftwork.model.references import artifact_hash, output_of
 from shiftwork.model.task import NewTask, micros
+from shiftwork.model.times import MAX_DURATION, Duration, Time, epoch, seconds, shown
 from shiftwork.settings.model import Settings
 from shiftwork.settings.resolve import Resolver
+from shiftwork.task_types import policy as type_policy
 from shiftwork.validation import policy as verdict
 
 SUMMARY_CHARS = 200
@@ -82,8 +84,21 @@ Plans = dict[tuple[str, share_policy.Share], Plan]
 
 
 def prepare(
-    new: NewTask, workspace: str, resolver: Resolver, where: str = "task", plans: Plans | None = None
+    new: NewTask,
+    workspace: str,
+    resolver: Resolver,
+    now: float,
+    where: str = "task",
+    plans: Plans | None = None,
+    *,
+    check_payload: bool = True,
 ) -> Prepared:
+    """What is stored of a task; refused where it is not one, or its payload does not fit its type.
+
+    `check_payload` is off where the payload is a sample.
+    """
+    if _says_when(new):
+        new = _timed(new, now, where)
     plan = _known(plans, new) if plans and _is_plain(new) else None
     if plan is None:
         plan = _plan(new, workspace, resolver, where)
@@ -93,6 +108,9 @@ def prepare(
         _check_references(new, plan.settings, where)
     bounds = plan.settings.bounds
     body = check.to_json(_body(new), bounds.body_bytes, bounds, where)
+    declared = resolver.declared(new.type)
+    if declared is not None and declared.payload_schema is not None and check_payload:
+        type_policy.check_payload(new.type, new.payload, declared.payload_schema, f"{where}.payload")
     uuid = ids.parse(new.id) if new.id else None
     idempotency = plan.settings.idempotency
     return Prepared(
@@ -104,13 +122,57 @@ def prepare(
             given=new.idempotency_key,
             type=new.type,
             payload=new.payload,
-            named=new.id is not None,
+            named=new.id is not None or new.run_at is not None,
             dependencies=new.dependencies,
         ),
         new.id if new.id and uuid is None else None,
         uuid,
         where=where,
     )
+
+
+def _says_when(new: NewTask) -> bool:
+    return not (
+        new.deadline is None
+        and new.run_at is None
+        and new.delay is None
+        and new.expires_at is None
+        and new.expires_in is None
+    )
+
+
+def _timed(new: NewTask, now: float, where: str) -> NewTask:
+    """With its times as numbers, none of them counted from the submission any more."""
+    run_at = _moment(new, "run_at", "delay", now, where)
+    expires_at = _moment(new, "expires_at", "expires_in", now, where)
+    if expires_at is not None and expires_at <= now:
+        what = f"the task has expired already: {shown(expires_at)} is not in the future"
+        raise InputError(what, where=_place(where, "expires_at"), hint="Choose a later time.")
+    if run_at is not None and expires_at is not None and expires_at <= run_at:
+        what = f"the task would expire at {shown(expires_at)}, and may not start before {shown(run_at)}"
+        raise InputError(what, where=_place(where, "expires_at"), hint="Let it expire after it may start.")
+    deadline = epoch(new.deadline, _place(where, "deadline"))
+    times = {"run_at": run_at, "delay": None, "expires_at": expires_at, "expires_in": None, "deadline": deadline}
+    return msgspec.structs.replace(new, **times)
+
+
+def _moment(new: NewTask, fixed: str, counted: str, now: float, where: str) -> float | None:
+    """A time that is given as such, or counted from now."""
+    at: Time | None = getattr(new, fixed)
+    later: Duration | None = getattr(new, counted)
+    if at is not None and later is not None:
+        what = f"`{fixed}` and `{counted}` both say when"
+        raise InputError(what, where=_place(where, counted), hint="Give one of them.")
+    if later is None:
+        return epoch(at, _place(where, fixed))
+    wait = seconds(later)
+    if not 0 <= wait <= MAX_DURATION:
+        raise InputError(f"expected 0 to {MAX_DURATION:g} seconds, got {wait:g}", where=_place(where, counted))
+    return now + wait
+
+
+def _place(where: str, field: str) -> str:
+    return f"{where}.{field}"
 
 
 def _known(plans: Plans, new: NewTask) -> Plan | None:
@@ -160,16 +222,19 @@ def _plan(new: NewTask, workspace: str, resolver: Resolver, where: str) -> Plan:
         estimated_cost=estimated_cost(new),
         timeout_sec=new.timeout_sec or (constraints.max_duration_sec if constraints else None) or settings.timeout_sec,
         max_attempts=new.max_attempts or settings.max_attempts,
-        validation=_validation(new, own),
+        validation=_validation(new, own, resolver),
         at_most_once=settings.delivery == "at_most_once",
         has_own_settings=bool(own),
         tallied=capacity_policy.is_counted(settings),
     )
 
 
-def _validation(new: NewTask, own: dict[str, Any]) -> str | None:
+def _validation(new: NewTask, own: dict[str, Any], resolver: Resolver) -> str | None:
     """How its output is checked; None where it may be taken unseen, unless its workspace wants reports."""
     method = new.output.validation if new.output else "none"
+    declared = resolver.declared(new.type)
+    if method == "none" and declared is not None and declared.result_schema is not None:
+        return "json-schema"
     return None if method == "none" and not own.get("require_decision_report") else method
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from shiftwork.engine import rank, retry
 from shiftwork.engine.engine import Engine
+from shiftwork.engine.failed_ends import failed_dependencies
 from shiftwork.engine.rows import TaskRow, load
 from shiftwork.engine.unit_of_work import own_settings
 from shiftwork.model import check, ids
@@ -213,7 +214,16 @@ _SAME = (
         "attempts",
         "max_attempts",
     ),
-    *("deadline", "blocked_reason", "hold", "external_id", "idempotency_key", "target_agent_id", "issue_id"),
+    *(
+        "deadline",
+        "expires_at",
+        "blocked_reason",
+        "hold",
+        "external_id",
+        "idempotency_key",
+        "target_agent_id",
+        "issue_id",
+    ),
     *("trigger_type", "session_id", "work_dir", "timeout_sec", "available_at", "claimed_at", "started_at"),
     *("cancel_reason", "failure_reason"),
 )
@@ -221,7 +231,7 @@ _SAME = (
 
 _WRITTEN = (
     *("title", "tool_name", "trigger_comment_id", "trigger_summary", "created_by", "serial_key", "traceparent"),
-    *("tree_budget_usd", "settings"),
+    *("tree_budget_usd", "settings", "run_at"),
 )
 """Fields of the body that a reader sees as they were written."""
 
@@ -245,6 +255,7 @@ def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, co
         output=_output(body, result),
         dependencies=[ids.show_task(edge["dependency"]) for edge in context.dependencies],
         blocked_by=[ids.show_task(edge["dependency"]) for edge in context.dependencies if not edge["satisfied"]],
+        failed_dependencies=failed_dependencies(context.dependencies),
         blocked=row.blocked_reason is not None,
         merged_ids=[ids.shown(alias["name"]) for alias in context.aliases],
         waits=[wait_of(wait) for wait in context.waits],

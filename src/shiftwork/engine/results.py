@@ -6,12 +6,9 @@ from shiftwork.engine import read
 from shiftwork.engine.engine import Engine
 from shiftwork.model import ids
 from shiftwork.model.errors import NotFound, ResultTimeout, TaskCancelled, TaskFailed
-from shiftwork.model.states import FINAL, SETTLED, State
+from shiftwork.model.states import ENDED, FINAL, SETTLED, State
 from shiftwork.model.task import Result, Task
 from shiftwork.store.store import Tx
-
-ENDED = FINAL | SETTLED
-"""States in which nothing more happens by itself: someone who waits is answered."""
 
 
 async def answering_task(tx: Tx, engine: Engine, workspace: str, task_id: str) -> Task:
@@ -34,6 +31,16 @@ async def _must_read(tx: Tx, engine: Engine, workspace: str, uuid: str, named: s
     if not found:
         raise NotFound(f"there is no task {named!r}", task_id=named)
     return found[0]
+
+
+def has_ended(task: Task) -> bool:
+    """Whether nothing more happens to it by itself."""
+    return task.status in ENDED
+
+
+def lineage_of(task: Task) -> str:
+    """The UUID under which the end of the task is announced."""
+    return ids.parse(task.root_task_id) or ""
 
 
 def result_of(task: Task) -> Result:

@@ -77,7 +77,7 @@ def delay(retry: Retry, failures: int, roll: float) -> float:
     """Seconds to wait after the given number of failures; `roll` in [0, 1) places the jitter."""
     cap = MAX_DELAY_SEC if retry.max_delay_sec is None else retry.max_delay_sec
     seconds = min(_plain_delay(retry, max(1, failures)), cap)
-    if retry.jitter:
+    if retry.jitter and retry.strategy != "fixed":  # which says itself how long
         seconds *= _between(retry.jitter_range, roll)
     return seconds
 

@@ -85,6 +85,7 @@ class TaskRow(msgspec.Struct):
     cancel_reason: str | None
     created_at: float
     updated_at: float
+    expires_at: float | None
     finished_at: float | None
 
     @property
@@ -167,6 +168,7 @@ _SAVED = [
     "failure_reason",
     "cancel_reason",
     "updated_at",
+    "expires_at",
     "finished_at",
     "own_settings",
     "validation",
@@ -206,6 +208,7 @@ INSERTED = (
     *("at_most_once", "own_settings", "tallied", "estimated_cost", "budget_id", "external_id", "idempotency_key"),
     *("target_agent_id", "issue_id"),
     *("trigger_type", "session_id", "work_dir", "force_fresh_session", "created_at", "updated_at"),
+    "expires_at",
 )
 """The columns of the statement `insert_tasks`; a new row has no other."""
 

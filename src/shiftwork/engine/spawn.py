@@ -11,6 +11,7 @@ from shiftwork.engine import paths
 from shiftwork.engine.dependencies import Dependency, refuse_outer_cycle, resolve
 from shiftwork.engine.dependents import inherit_fate
 from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.failed_ends import ENDS, failed_dependencies, failed_ends
 from shiftwork.engine.prepare import Prepared
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.submit import DagFields, Origin, submit
@@ -20,10 +21,11 @@ from shiftwork.model import ids
 from shiftwork.model.errors import InputError, NotFound, SpawnLimit
 from shiftwork.model.outcome import Token
 from shiftwork.model.states import State
-from shiftwork.model.task import Submitted
+from shiftwork.model.task import FailedDependency, Submitted
 from shiftwork.settings.model import Spawn
 from shiftwork.steps import operations as steps
 from shiftwork.store.store import Tx
+from shiftwork.waits.model import WaitResult
 from shiftwork.waits.open_waits import claimed, suspend
 
 SUBTASKS = "subtasks"
@@ -40,8 +42,11 @@ async def spawn(
     *,
     wait: bool,
     name: str | None = None,
+    any_end: bool = False,
 ) -> list[Submitted]:
     """Add subtasks under a live claim. With `wait` the parent gives its slot back until they are all completed.
+
+    With `any_end` it comes back once they have all ended, whatever the outcome.
 
     Under a name it is done once in the life of the task: called again, it answers with the subtasks of the first call.
     """
@@ -50,7 +55,7 @@ async def spawn(
     work = UnitOfWork(tx, engine, caller)
     row = await claimed(work, token, need_running=wait)
     if name is not None and (before := await _spawned_before(work, row, token, name)) is not None:
-        return await _answer_again(work, row, before, wait=wait)
+        return await _answer_again(work, row, before, wait=wait, any_end=any_end)
     limits = (await work.settings_of(row)).spawn
     await _refuse_deep(work, row, limits)
     dag = DagFields(join=row.dag_id)
@@ -67,22 +72,26 @@ async def spawn(
     found = await resolve(tx, row.workspace, {each: each for each in subtasks})
     await refuse_outer_cycle(work, {row.root_id: [dependency.root for dependency in found.values()]})
     if wait:
-        made = [_as_found(work, each, found) for each in made]
-        await _park_unless_done(work, row, list(found.values()))
+        failed = await _park_unless_done(work, row, list(found.values()), any_end=any_end)
+        made = [_as_found(work, each, found, failed) for each in made]
     await work.save()
     return made
 
 
-def _as_found(work: UnitOfWork, made: Submitted, found: Mapping[str, Dependency]) -> Submitted:
+def _as_found(
+    work: UnitOfWork, made: Submitted, found: Mapping[str, Dependency], failed: Mapping[str, FailedDependency]
+) -> Submitted:
     """As it is now: one that was there before may have moved, and by its state the caller knows whether it waits."""
     dependency = found.get(ids.parse(made.id) or "")
     if not made.duplicate or dependency is None:
         return made
-    return msgspec.structs.replace(made, status=_status(work, dependency))
+    return msgspec.structs.replace(made, status=_seen_status(work, dependency, failed))
 
 
-async def _spawned_before(work: UnitOfWork, row: TaskRow, token: Token, name: str) -> dict[str, Dependency] | None:
-    """The subtasks that are kept under this name and still there; None where nothing was spawned under it."""
+async def _spawned_before(
+    work: UnitOfWork, row: TaskRow, token: Token, name: str
+) -> list[tuple[str, Dependency]] | None:
+    """The subtasks that are kept under this name, in order; None where nothing was spawned under it."""
     kept = await steps.recall(work.tx, token, name)
     if kept is None:
         return None
@@ -90,20 +99,34 @@ async def _spawned_before(work: UnitOfWork, row: TaskRow, token: Token, name: st
     if not isinstance(known, dict) or SUBTASKS not in known:
         hint = "Give the spawn a name of its own."
         raise InputError(f"the step {name!r} of this task spawned nothing", where="name", hint=hint)
-    return await resolve(work.tx, row.workspace, {each: each for each in known[SUBTASKS]})
+    found = await resolve(work.tx, row.workspace, {each: each for each in known[SUBTASKS]})
+    return [(each, found.get(each) or _purged(each)) for each in known[SUBTASKS]]
+
+
+def _purged(task_id: str) -> Dependency:
+    """A subtask that is gone for good: it ended, and nothing comes of it."""
+    return Dependency(ids.parse(task_id) or task_id, State.CANCELLED, missing=True)
+
+
+async def _purged_before(tx: Tx, workspace: str, task_ids: Sequence[str]) -> dict[str, Dependency]:
+    named = {uuid: each for each in task_ids if (uuid := ids.parse(each)) is not None}
+    rows = await tx.all("purged", items=sorted((uuid,) for uuid in named)) if named else ()
+    return {named[row["id"]]: _purged(row["id"]) for row in rows if row["workspace"] == workspace}
 
 
 async def _answer_again(
-    work: UnitOfWork, row: TaskRow, before: dict[str, Dependency], *, wait: bool
+    work: UnitOfWork, row: TaskRow, before: Sequence[tuple[str, Dependency]], *, wait: bool, any_end: bool
 ) -> list[Submitted]:
     """The answer of the first call. What is done is not waited for once more."""
-    states = {each: _status(work, dependency) for each, dependency in before.items()}
+    before = [each for each in before if any_end or not each[1].missing]
+    states = {each: _status(work, dependency) for each, dependency in before}
     if wait:
         await work.tx.advisory_lock(f"edges:{row.workspace}")
-        await _park_unless_done(work, row, list(before.values()))
+        failed = await _park_unless_done(work, row, [dependency for _, dependency in before], any_end=any_end)
+        states = {each: _seen_status(work, dependency, failed) for each, dependency in before}
     await work.save()
     dag = ids.show_dag(row.dag_id)
-    return [Submitted(each, status, duplicate=True, dag_id=dag) for each, status in states.items()]
+    return [Submitted(each, states[each], duplicate=True, dag_id=dag) for each, _ in before]
 
 
 async def _trace_of(tx: Tx, row: TaskRow) -> str | None:
@@ -121,19 +144,27 @@ def _signed(prepared: Prepared, passed_on: Mapping[str, str | None]) -> Prepared
     return prepared._replace(new=new, body=body)
 
 
-async def wait_for(tx: Tx, engine: Engine, caller: Caller, token: Token, references: Sequence[str]) -> str:
-    """Give the slot back until these tasks are done; where they all are, the task keeps it and continues."""
+async def wait_for(
+    tx: Tx, engine: Engine, caller: Caller, token: Token, references: Sequence[str], *, any_end: bool = False
+) -> WaitResult:
+    """Give the slot back until these tasks are done; where they all are, the task keeps it and continues.
+
+    With `any_end` they are done once they have ended, whatever the outcome.
+    """
     work = UnitOfWork(tx, engine, caller)
     row = await claimed(work, token, need_running=True)
     found = await resolve(tx, row.workspace, {name: name for name in references})
+    if any_end:
+        found |= await _purged_before(tx, row.workspace, [name for name in references if name not in found])
     unknown = [name for name in references if name not in found]
     if unknown:
         raise NotFound(f"there is no task {unknown[0]!r}", where="tasks")
     await tx.advisory_lock(f"edges:{row.workspace}")
     await refuse_outer_cycle(work, {row.root_id: [dependency.root for dependency in found.values()]})
-    await _park_unless_done(work, row, list(found.values()))
+    failed = await _park_unless_done(work, row, list(found.values()), any_end=any_end)
     await work.save()
-    return row.status
+    roots = dict.fromkeys(found[name].root for name in references)
+    return WaitResult(row.status, failed=[failed[root] for root in roots if root in failed])
 
 
 async def _refuse_deep(work: UnitOfWork, row: TaskRow, limits: Spawn) -> None:
@@ -164,17 +195,68 @@ def _status(work: UnitOfWork, dependency: Dependency) -> str:
     return root.status if root is not None and root.newest_id is None else dependency.status
 
 
-async def _park_unless_done(work: UnitOfWork, row: TaskRow, above: list[Dependency]) -> None:
-    """Where nothing is left to wait for, the claim holds and the work continues."""
-    if any(_status(work, dependency) != State.COMPLETED for dependency in above):
-        await _suspend(work, row, above)
+def _seen_status(work: UnitOfWork, dependency: Dependency, failed: Mapping[str, FailedDependency]) -> str:
+    """As the parent sees it: what failed once and let it go on stays so, even if it was retried since."""
+    known = failed.get(dependency.root)
+    return _status(work, dependency) if known is None else known.status
 
 
-async def _suspend(work: UnitOfWork, row: TaskRow, above: list[Dependency]) -> None:
-    """The parent depends on these from now on; it comes back when the last one completes, and pays no attempt."""
-    states = {p.root: _status(work, p) for p in above}
+async def _park_unless_done(
+    work: UnitOfWork, row: TaskRow, above: Sequence[Dependency], *, any_end: bool
+) -> dict[str, FailedDependency]:
+    """Where nothing is left to wait for, the claim holds and the work continues.
+
+    With `any_end`: what has ended without success, by the root of its lineage.
+    """
+    states = {each.root: _status(work, each) for each in above}
+    failed = await _failed(work, row, above) if any_end else {}
+    if any(status != State.COMPLETED for root, status in states.items() if root not in failed):
+        await _suspend(work, row, states, failed, any_end=any_end)
+    elif failed:
+        await _wait_edges(work, row, states, failed, any_end=True)
+    return failed
+
+
+async def _failed(work: UnitOfWork, row: TaskRow, above: Sequence[Dependency]) -> dict[str, FailedDependency]:
+    """What of these let the parent go on before without success, and what has ended so by now."""
+    wanted = {each.root for each in above}
+    edges = [edge for edge in await work.tx.all("edges_of", items=[(row.root_id,)]) if edge["dependency"] in wanted]
+    seen = {ids.parse(each.task_id) or "": each for each in failed_dependencies(edges)}
+    gone = [each for each in above if each.missing and each.root not in seen]
+    purged = {each.root: FailedDependency(ids.show_task(each.root), "cancelled", "purged") for each in gone}
+    ended = {each.root for each in above if _status(work, each) in ENDS}
+    return {**await failed_ends(work, ended - seen.keys() - purged.keys()), **seen, **purged}
+
+
+async def _wait_edges(
+    work: UnitOfWork,
+    row: TaskRow,
+    states: Mapping[str, str],
+    failed: Mapping[str, FailedDependency],
+    *,
+    any_end: bool,
+) -> None:
+    """The parent depends on these from now on. What has failed already is kept as it is now."""
+    edges = []
+    for root, status in sorted(states.items()):
+        failure = as_json(failed[root]) if root in failed else None
+        satisfied = root in failed or status == State.COMPLETED
+        edges.append((row.root_id, root, satisfied, True, any_end, failure))
+    await work.tx.insert("insert_waits_for", edges)
+
+
+async def _suspend(
+    work: UnitOfWork,
+    row: TaskRow,
+    states: Mapping[str, str],
+    failed: Mapping[str, FailedDependency],
+    *,
+    any_end: bool,
+) -> None:
+    """Wait for these: the parent comes back when the last one completes or ends, and pays no attempt."""
     roots = sorted(states)
     await paths.lengthen(work, dict.fromkeys(roots, row.path_weight + 1))
-    await work.tx.insert("insert_waits_for", [(row.root_id, r, states[r] == State.COMPLETED, True) for r in roots])
+    await _wait_edges(work, row, states, failed, any_end=any_end)
     await suspend(work, row, {"for": [ids.show_task(root) for root in roots]})
-    await inherit_fate(work, {row.root_id: [Dependency(root, status) for root, status in states.items()]})
+    left = [Dependency(root, status) for root, status in states.items() if root not in failed]
+    await inherit_fate(work, {row.root_id: left})

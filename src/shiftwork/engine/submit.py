@@ -24,10 +24,11 @@ from shiftwork.limits import capacity, quotas
 from shiftwork.model import graph, ids
 from shiftwork.model.errors import IdInUse, InputError, NotFound, UnknownDependency
 from shiftwork.model.states import State, move, write_path
-from shiftwork.model.task import NewTask, Submitted, dollars, micros
+from shiftwork.model.task import SCHEDULED, NewTask, Submitted, dollars, micros
+from shiftwork.model.times import epoch
 from shiftwork.settings.model import Settings
 from shiftwork.store.store import Tx
-from shiftwork.waits import guard
+from shiftwork.waits import guard, schedule
 from shiftwork.waits import policy as guard_policy
 
 PATH_READY = write_path(move(State.CREATED, "accept", "unblock"))
@@ -293,6 +294,7 @@ async def _insert(
     stopped = await _stop_at_guards(work, items, rows)
     await _write(work, rows, [item.prepared.body for item in items])
     await _write_around(work, workspace, items, edges)
+    await _schedule(work, items, rows)
     _tell_created(work, items, rows, origin.verb, stopped)
     new = {item.id for item in items}
     await paths.lengthen(work, {root: length for root, length in weights.items() if root not in new and length})
@@ -335,7 +337,9 @@ class _Places:
         key = id(plan), new.priority, new.deadline, weight
         found = self._known.get(key)
         if found is None:
-            facts = rank.RankFacts(new.priority, plan.boost, self._now, self._now, new.deadline, weight, front=False)
+            facts = rank.RankFacts(
+                new.priority, plan.boost, self._now, self._now, epoch(new.deadline), weight, front=False
+            )
             place = rank.rank(facts, plan.settings, self._now)
             found = self._known[key] = self._lanes[plan.lane], place
         return found
@@ -468,17 +472,21 @@ def _row(
     lane, place = spot
     waiting = sum(1 for p in above if p.status != State.COMPLETED) if above else 0
     check_at = block_check_at(plan.settings, above, now) if above else None
+    hold = None
+    if new.run_at is not None and epoch(new.run_at) > now:
+        waiting, hold = waiting + 1, SCHEDULED
     return (
-        id_, workspace, new.type, _PENDING if waiting else _READY, None, lane, place.rank, now, place.rerank_at,
+        id_, workspace, new.type, _PENDING if waiting else _READY, hold, lane, place.rank, now, place.rerank_at,
         float(new.priority), plan.boost, new.deadline, weight, dag_id, id_, origin.parent_id, None, None, waiting,
         check_at, 0, plan.max_attempts, None, None, None, plan.timeout_sec, plan.validation, plan.at_most_once,
         plan.has_own_settings, plan.tallied, plan.estimated_cost, budget_id, item.prepared.name, item.prepared.key,
         new.target_agent_id, new.issue_id, new.trigger_type,
         None if new.force_fresh_session else new.session_id, new.work_dir, new.force_fresh_session, now, now,
+        new.expires_at,
     )  # fmt: skip
 
 
-_ID, _STATUS, _LANE, _DAG = (INSERTED.index(name) for name in ("id", "status", "lane", "dag_id"))
+_ID, _STATUS, _HOLD, _LANE, _DAG = (INSERTED.index(name) for name in ("id", "status", "hold", "lane", "dag_id"))
 _READY, _PENDING, _WAITING_APPROVAL = State.READY.value, State.PENDING.value, State.WAITING_APPROVAL.value
 _PATHS = {_READY: PATH_READY, _PENDING: PATH_PENDING, _WAITING_APPROVAL: guard.PATH_STOPPED}
 
@@ -506,6 +514,23 @@ async def _write_around(
     await work.tx.insert("insert_tags", tags)
 
 
+async def _schedule(work: UnitOfWork, items: list[Item], rows: list[tuple[Any, ...]]) -> None:
+    """Let tasks wait for their time."""
+    waits = [
+        schedule.opened(row[_ID], row[_ID], row[1], epoch(item.prepared.new.run_at), work.now)
+        for item, row in zip(items, rows, strict=True)
+        if row[_HOLD] == SCHEDULED and item.prepared.new.run_at is not None
+    ]
+    if waits:
+        await work.tx.insert("insert_waits", waits)
+
+
+def _event_data(item: Item, row: tuple[Any, ...], stopped: dict[str, guard.Request]) -> str | None:
+    if item.id in stopped:
+        return as_json(stopped[item.id].event_data)
+    return as_json({"run_at": item.prepared.new.run_at}) if row[_HOLD] == SCHEDULED else None
+
+
 def _tell_created(
     work: UnitOfWork, items: list[Item], rows: list[tuple[Any, ...]], verb: str, stopped: dict[str, guard.Request]
 ) -> None:
@@ -515,7 +540,7 @@ def _tell_created(
             (
                 now, row[1], row[_ID], row[_DAG], verb, _PATHS[row[_STATUS]],
                 item.prepared.new.created_by or actor, item.prepared.request_id or request_id, None, None,
-                as_json(stopped[item.id].event_data) if item.id in stopped else None,
+                _event_data(item, row, stopped),
             )
             for item, row in zip(items, rows, strict=True)
         ]

@@ -21,7 +21,7 @@ from shiftwork.engine.rows import TaskRow, load, to_save
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import NotFound
 from shiftwork.model.outcome import Token
-from shiftwork.model.states import FINAL, SETTLED, State, move, write_path
+from shiftwork.model.states import ENDED, FINAL, SETTLED, State, move, write_path
 from shiftwork.observe import alert_kinds
 from shiftwork.settings.model import Settings
 from shiftwork.store.store import Row, Tx
@@ -167,6 +167,8 @@ class UnitOfWork:
         actor: str | None = None,
     ) -> None:
         """One event for this verb and task."""
+        if path is not None and path.rpartition(">")[2] in ENDED:
+            self.tx.announce_end(row.root_id)
         self._events.append(
             [
                 self.now,
@@ -257,6 +259,7 @@ class UnitOfWork:
         ]  # fmt: skip
         for row in rows:
             self._open[row["dag_id"]] -= 1
+            self.tx.announce_end(row["root_id"], to_others=bool(row["awaited"]))
         for part in self._parts.values():
             part.attempts_accepted(rows)
 
@@ -280,6 +283,12 @@ class UnitOfWork:
         )
         for kind in alert_kinds.of_letter(reason, poison=poison):
             self.alert(row.workspace, kind, row.id, type=row.type, reason=reason)
+
+    def error_of(self, row: TaskRow) -> str | None:
+        """The error of a dead letter or failed attempt of this row that is not written yet."""
+        letters = [letter[5] for letter in self._letters if letter[:2] == (row.id, row.round)]
+        attempts = [attempt[11] or attempt[12] for attempt in self._attempts if attempt[0] == row.id]
+        return next((error for error in (*letters, *reversed(attempts)) if error), None)
 
     def alert(self, workspace: str, kind: str, task_id: str | None = None, **facts: Any) -> None:
         """Raise an alert and attach its kind to the event just emitted."""
@@ -418,6 +427,8 @@ class UnitOfWork:
             items.append((id_, open_, settled, status, finished, cancelled_by))
             if status not in {"open", row["status"]}:
                 self.emit_for(row["workspace"], f"dag_{status}", dag_id=id_)
+                listened = not self._accepted or any(row["awaited"] for row in self._accepted)
+                self.tx.announce_end(id_, to_others=listened)
         await self.tx.run("save_dags", items=items)
 
     async def _motion(self, dag_ids: list[str]) -> dict[str, Any]:
@@ -465,10 +476,14 @@ class Participant:
 
 
 def dag_status(open_: int, settled: int, motion: Any, cancelled_by: str | None) -> str:
-    """Open while something can move by itself; failed when only a person can move it on."""
+    """Open while something can move by itself; failed when only a person can move it on.
+
+    What failed and every dependent went on without does not fail the DAG.
+    """
     moving = int(motion["moving"]) if motion else 0
     completed = int(motion["completed"]) if motion else 0
-    if open_ == 0:
+    survived = open_ == settled and motion is not None and not motion["unaccepted"]
+    if open_ == 0 or survived:
         return "cancelled" if cancelled_by or not completed else "completed"
     return "failed" if settled and not moving else "open"
 

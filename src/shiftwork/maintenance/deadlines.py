@@ -1,4 +1,4 @@
-"""Deadlines that pass: each is announced once, and ends its task where that is asked for."""
+"""Deadlines and expiries that pass: each is announced once, and ends its task where that is asked for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.maintenance.jobs import BATCH, Counts
-from shiftwork.model import ids
+from shiftwork.model import ids, reasons
 from shiftwork.model.states import CLAIMED_STATES, WAITING
 from shiftwork.store.store import Tx
 from shiftwork.validation import policy as verdict
@@ -31,6 +31,23 @@ async def deadlines(tx: Tx, engine: Engine) -> Counts:
     await work.save()
     await tx.run("pass_deadlines", items=sorted((row.id,) for row in passed))
     return {"passed": len(passed)}
+
+
+async def expiries(tx: Tx, engine: Engine) -> Counts:
+    """Cancel tasks that wait for an attempt which must not begin any more."""
+    due = await tx.all("due_expiries", now=tx.now, count=BATCH)
+    if not due:
+        return {}
+    work = UnitOfWork(tx, engine, Caller("duty:expiries"))
+    expired = set()
+    for row in await work.lock(row["id"] for row in due):
+        if row.expires_at is None or row.expires_at > tx.now or row.state not in WAITING:
+            continue
+        dependents.cancel_row(work, row, reasons.EXPIRED, verb=reasons.EXPIRED)
+        expired.add(row.root_id)
+    await dependents.cancel_dependents(work, expired)
+    await work.save()
+    return {"expired": len(expired)}
 
 
 def _has_passed(row: TaskRow, now: float) -> bool:

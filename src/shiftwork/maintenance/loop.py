@@ -77,6 +77,7 @@ JOBS: dict[str, JobSpec] = {
     "gates": JobSpec(protection.open_gates, lambda m: m.gates_sec, looked_for=True, prompt=True),
     "rerank": JobSpec(duties.rerank, lambda m: m.rerank_sec, looked_for=True),
     "deadlines": JobSpec(deadlines.deadlines, lambda m: m.rerank_sec, looked_for=True, prompt=True),
+    "expiries": JobSpec(deadlines.expiries, lambda m: m.rerank_sec, looked_for=True, prompt=True),
     "serials": JobSpec(serial_keys.maintain, lambda m: m.retry_promoter_sec, looked_for=True, prompt=True),
     "preempt": JobSpec(preemption.poll_yields, lambda m: m.rerank_sec),
     "dependencies": JobSpec(duties.missing_dependencies, lambda m: m.dependencies_sec, looked_for=True),

@@ -31,6 +31,11 @@ order by deadline limit :count {postgres: for update skip locked}
 -- rows items: id uuid
 update tasks set passed_deadline = deadline from {items} where tasks.id = items.id
 
+-- name: due_expiries
+-- Tasks that wait for an attempt and must not begin one any more; the conditions are the index's own.
+select id from tasks where expires_at is not null and status in ('pending', 'waiting_approval', 'ready', 'retrying')
+  and expires_at <= :now order by expires_at limit :count {postgres: for update skip locked}
+
 -- name: slow_dependencies
 -- The dependencies that these tasks still wait for, as they stand.
 -- rows items: id uuid
@@ -100,6 +105,9 @@ select 'deadlines', null, null, (select deadline from tasks where deadline is no
   and (passed_deadline is null or passed_deadline <> deadline)
   and status in ('pending', 'waiting_approval', 'ready', 'claimed', 'running', 'validating', 'retrying')
   order by deadline limit 1), 'work'
+union all
+select 'expiries', null, null, (select expires_at from tasks where expires_at is not null
+  and status in ('pending', 'waiting_approval', 'ready', 'retrying') order by expires_at limit 1), 'work'
 union all
 select 'dependencies', null, null, (select block_check_at from tasks where block_check_at is not null
   order by block_check_at limit 1), 'work'

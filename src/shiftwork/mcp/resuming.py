@@ -30,6 +30,7 @@ async def work_of(queue: AnyQueue, assignment: Assignment) -> ClaimedTask:
         output=task.output,
         inputs=assignment.inputs,
         dependencies=task.dependencies,
+        failed_dependencies=task.failed_dependencies,
         tags=task.tags,
         model=assignment.model,
         last_error=task.last_error,

@@ -10,7 +10,8 @@ from msgspec import Meta
 from shiftwork.artifacts.model import Input
 from shiftwork.model.bounds import MAX_NAME, MAX_TEXT
 from shiftwork.model.reports import HeartbeatReply, TaskResult
-from shiftwork.model.task import Fields, Name, Priority, Text, Usage
+from shiftwork.model.task import FailedDependency, Fields, Name, Priority, Text, Usage
+from shiftwork.waits.model import Failures
 
 MAX_WAIT_SEC = 20.0
 """A claim waits no longer for work: with what comes before and after, a call is answered within 25 s."""
@@ -87,6 +88,8 @@ class ClaimedTask(ToolResult):
     """What must be submitted, and how it is checked."""
     inputs: list[Input] = []
     dependencies: list[str] = []
+    failed_dependencies: list[FailedDependency] = []
+    """Dependencies and subtasks that ended without success; you go on without them."""
     """Tasks that were done before it; `get` tells their results."""
     tags: list[str] = []
     model: str | None = None
@@ -155,10 +158,17 @@ class Draft(Fields):
 Drafts = Annotated[list[Draft], Meta(min_length=1, max_length=MAX_TASKS)]
 
 
+FailuresField = Annotated[
+    Failures,
+    Meta(description="`return`: they are done once they have ended, failed or not; your claim then says which failed."),
+]
+
+
 class SpawnArguments(Fields):
     token: ClaimToken
     tasks: Annotated[Drafts, Meta(description="Give each a `key`: sent twice, it is then one task.")]
     wait: Annotated[bool, Meta(description="Give your task back until they are done.")] = False
+    failures: FailuresField = "wait"
 
 
 class CreatedTask(ToolResult):
@@ -179,6 +189,7 @@ class Spawned(ToolResult):
 class WaitArguments(Fields):
     token: ClaimToken
     tasks: Annotated[list[Name], Meta(description="Wait until these tasks are done.")] = []
+    failures: FailuresField = "wait"
     seconds: Annotated[float, Meta(gt=0, description="How long to wait.")] | None = None
     signal: Annotated[Name | None, Meta(description="Wait until this signal is sent.")] = None
     name: WaitName | None = None
@@ -198,6 +209,8 @@ class WaitStatus(ToolResult):
 
     status: Literal["waiting", "met", "expired"]
     next: str
+    failed: list[FailedDependency] = []
+    """With `failures` set to `return`: tasks that ended without success."""
     value: Any = None
     answered_by: str | None = None
 

@@ -31,7 +31,7 @@ from shiftwork.mcp.shapes import (
 from shiftwork.mcp.tool import Tools
 from shiftwork.model.errors import InputError
 from shiftwork.model.outcome import Outcome
-from shiftwork.model.states import State
+from shiftwork.model.states import FINAL, SETTLED, State
 from shiftwork.model.task import Wait
 
 tool = Tools()
@@ -130,8 +130,9 @@ async def spawn(session: McpSession, args: SpawnArguments) -> Spawned:
     """Split your task: add tasks below it. With `wait` your own is released until they are done."""
     above = args.token.rpartition(".")[0]
     tasks = [new_task(draft, under=above) for draft in args.tasks]
-    done = await session.working.spawn(args.token, tasks, wait=args.wait)
-    waits = args.wait and any(each.status != State.COMPLETED for each in done)
+    done = await session.working.spawn(args.token, tasks, wait=args.wait, failures=args.failures)
+    ended = FINAL | SETTLED if args.failures == "return" else {State.COMPLETED}
+    waits = args.wait and any(each.status not in ended for each in done)
     if waits:
         session.let_go(args.token)
     else:
@@ -146,9 +147,10 @@ async def wait(session: McpSession, args: WaitArguments) -> WaitStatus:
         hint = "Give exactly one of `tasks`, `seconds` and `signal`."
         raise InputError("a wait is for tasks, a time or a signal", where="tasks", hint=hint)
     if args.tasks:
-        if await session.working.waits.wait_for_tasks(args.token, args.tasks) == State.RUNNING:
+        found = await session.working.waits.request(args.token, tasks=args.tasks, failures=args.failures)
+        if found.status == State.RUNNING:
             await session.keep(args.token)
-            return WaitStatus(status="met", next=GO_ON)
+            return WaitStatus(status="met", next=GO_ON, failed=found.failed)
         session.let_go(args.token)
         return WaitStatus(status="waiting", next=RELEASED_TEXT)
     if args.name is None:

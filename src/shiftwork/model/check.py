@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from shiftwork.model import ids
+from shiftwork.model import ids, times
 from shiftwork.model.bounds import MAX_NAME, MAX_PAGE, MAX_TEXT
 from shiftwork.model.errors import BadText, InputError, TooLarge
 from shiftwork.settings.model import Bounds
@@ -30,7 +30,7 @@ def read(value: Any, kind: type[T], where: str = "") -> T:
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at ")
         place = path.strip("`").removeprefix("$").lstrip(".")
-        raise InputError(what, where=f"{where}.{place}".strip(".") or None) from None
+        raise InputError(what, where=f"{where}.{place}".strip(".") or None, hint=times.hint(what)) from None
 
 
 def plain(value: Any, where: str) -> Any:

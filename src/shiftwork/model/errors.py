@@ -94,7 +94,7 @@ class InvalidPayload(InputError):
     """A payload does not fit the schema that is registered for its type; `errors` lists what is wrong."""
 
     code = "invalid_payload"
-    hint = "`shiftwork types NAME` shows the schema of the type; nothing was added."
+    hint = "`shiftwork types show TYPE` prints the schema; nothing was added."
 
 
 class IdempotencyKeyRequired(InputError):

@@ -35,6 +35,7 @@ _NAMES: dict[str, str] = {
     "lease_expired": "task.lease_expired",
     "waited": "task.waiting",
     "cancelled": "task.cancelled",
+    "expired": "task.expired",
     "displaced": "task.displaced",
     "reviewed": "task.reviewed",
     "updated": "task.updated",
@@ -72,6 +73,7 @@ _OF_THE_QUEUE = (
     *("sink.added", "sink.updated", "sink.paused", "sink.resumed", "sink.removed", "sink.tested", "sink.redelivered"),
     *("budget.changed", "budget.warned", "budget.closed", "budget.opened"),
     *("trigger.saved", "trigger.paused", "trigger.resumed", "trigger.removed"),
+    *("type.saved", "type.removed"),
     *("trigger.fired", "trigger.skipped", "trigger.refused"),
     *("snapshot.taken", "quota.set", "entry.refused"),
 )

@@ -24,6 +24,7 @@ RESOURCE_PERMANENT = "resource_permanent"
 CANCELLED = "cancelled"
 EXHAUSTED = "exhausted"
 DISPLACED = "displaced"
+EXPIRED = "expired"
 DELIVERY_UNKNOWN = "delivery_unknown"
 APPROVAL_REJECTED = "approval_rejected"
 EFFECT_IN_FLIGHT = "effect_in_flight"
@@ -51,6 +52,7 @@ MEANING: dict[str, str] = {
     CANCELLED: "cancelled by a person or a program",
     EXHAUSTED: "no attempts left",
     DISPLACED: "made room for more urgent work in a full queue",
+    EXPIRED: "waited until no attempt could begin any more",
     DELIVERY_UNKNOWN: "started once, may not be started again, and its end is not known",
     APPROVAL_REJECTED: "a person said no",
     EFFECT_IN_FLIGHT: "an outside action it needs is being performed by another task",

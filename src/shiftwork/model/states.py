@@ -42,6 +42,7 @@ MEANING: dict[State, str] = {
 
 FINAL = frozenset({State.COMPLETED, State.CANCELLED})
 SETTLED = frozenset({State.DEAD_LETTERED, State.FAILED})
+ENDED = FINAL | SETTLED  # nothing more happens by itself: who waits for a result is answered
 CLAIMED_STATES = frozenset({State.CLAIMED, State.RUNNING, State.VALIDATING})  # under someone's claim
 IN_HAND = CLAIMED_STATES - {State.VALIDATING}  # and its agent is at work: it beats, and takes one of its slots
 WAITING = frozenset({State.PENDING, State.WAITING_APPROVAL, State.READY, State.RETRYING})  # no one's yet

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from shiftwork.model.bounds import MAX_NAME, MAX_PAGE, MAX_TEXT
+from shiftwork.model.times import Duration, Time, Zoned
 from shiftwork.settings.model import AgeingRate
 
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
@@ -18,6 +19,9 @@ PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 Dollars = Annotated[float, Meta(ge=0, le=1e9)]
 Traceparent = Annotated[str, Meta(pattern=r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$")]
 """As the W3C recommendation on trace context writes it."""
+
+SCHEDULED = "scheduled"
+"""The hold of a pending task whose time has not come."""
 
 MICRO = 1_000_000
 MAX_REPORTED_USD = 100_000
@@ -69,7 +73,15 @@ class NewTask(Fields):
     output: Output | None = None
     priority: Priority = 50
     priority_boost_per_minute: AgeingRate | None = None
-    deadline: float | None = None
+    deadline: float | Zoned | None = None
+    run_at: Time | None = None
+    """Not before this time; one that has passed means at once."""
+    delay: Duration | None = None
+    """The same, counted from the submission; not together with `run_at`."""
+    expires_at: Time | None = None
+    """No attempt begins after this time: a task that still waits is cancelled then."""
+    expires_in: Duration | None = None
+    """The same, counted from the submission; not together with `expires_at`."""
     dependencies: list[Name] = []
     tags: list[Name] = []
     created_by: Name | None = None
@@ -95,21 +107,23 @@ class NewTask(Fields):
     settings: dict[str, Any] | None = None
 
 
-class TaskFields(TypedDict, total=False):
-    """The fields of `NewTask` as keyword arguments."""
+class TaskOptions(TypedDict, total=False):
+    """The fields of `NewTask` as keyword arguments, but for its type and its payload."""
 
-    type: Name
     key: Name | None
     id: Name | None
     idempotency_key: Name | None
     title: Text | None
     tool_name: Name | None
-    payload: Mapping[str, Any]
     spec: Spec | Mapping[str, Any] | None
     output: Output | Mapping[str, Any] | None
     priority: Priority
     priority_boost_per_minute: AgeingRate | None
-    deadline: float | None
+    deadline: float | Zoned | None
+    run_at: Time | None
+    delay: Duration | None
+    expires_at: Time | None
+    expires_in: Duration | None
     dependencies: Sequence[Name]
     tags: Sequence[Name]
     created_by: Name | None
@@ -132,6 +146,13 @@ class TaskFields(TypedDict, total=False):
     settings: Mapping[str, Any] | None
 
 
+class TaskFields(TaskOptions, total=False):
+    """The fields of `NewTask` as keyword arguments."""
+
+    type: Name
+    payload: Mapping[str, Any]
+
+
 class NewDag(Fields):
     """Tasks and edges submitted together, all or nothing."""
 
@@ -145,14 +166,16 @@ class Changes(Fields):
     """What may be changed on a task that no one holds. A field that is not given stays."""
 
     priority: Priority | None = None
-    deadline: float | None = None
+    deadline: float | Zoned | None = None
+    run_at: Time | None = None
+    expires_at: Time | None = None
     timeout_sec: Annotated[float, Meta(gt=0)] | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
     estimated_cost_usd: Dollars | None = None
     tags: list[Name] | None = None
     dependencies: list[Name] | None = None
     clear: list[Name] = []
-    """Names of optional fields to be emptied: deadline, timeout_sec."""
+    """Names of optional fields to be emptied: deadline, run_at, expires_at, timeout_sec."""
     note: Text | None = None
     """Why; it is kept in the event."""
 
@@ -268,6 +291,16 @@ class Wait(msgspec.Struct, frozen=True):
     answered_by: str | None = None
 
 
+class FailedDependency(msgspec.Struct, frozen=True):
+    """A dependency or subtask that ended without success, as it was when its dependent went on without it."""
+
+    task_id: str
+    status: str
+    """Dead-lettered, resting failed or cancelled."""
+    reason: str | None = None
+    error: str | None = None
+
+
 class Task(msgspec.Struct, frozen=True):
     """A task as a reader sees it. Times are seconds since 1970."""
 
@@ -294,12 +327,18 @@ class Task(msgspec.Struct, frozen=True):
     output: dict[str, Any] | None = None
     priority_boost_per_minute: float = 0
     deadline: float | None = None
+    run_at: float | None = None
+    """Not before this time, as it was submitted or changed."""
+    expires_at: float | None = None
+    """No attempt begins after this time."""
     effective_priority: float = 0
     priority_parts: dict[str, float] = {}
     priority_tier: str = ""
     age_minutes: float = 0
     dependencies: list[str] = []
     blocked_by: list[str] = []
+    failed_dependencies: list[FailedDependency] = []
+    """Of what it depends on or has waited for: what ended without success and no longer holds it."""
     blocked: bool = False
     blocked_reason: str | None = None
     hold: str | None = None

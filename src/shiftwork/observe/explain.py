@@ -12,6 +12,7 @@ from shiftwork.budgets.allocator import HOLD as HELD_BY_BUDGET
 from shiftwork.compat.external.published import HOLD as PUBLISHED
 from shiftwork.engine import rank
 from shiftwork.engine.engine import Engine
+from shiftwork.engine.failed_ends import failed_dependencies
 from shiftwork.engine.lanes import TARGETED, Lane, filter_of
 from shiftwork.engine.read import PARTS
 from shiftwork.engine.rows import TaskRow, load
@@ -22,12 +23,16 @@ from shiftwork.fairness.share_policy import is_on
 from shiftwork.limits import gates
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import NotFound
-from shiftwork.model.states import IN_HAND, SETTLED, State
+from shiftwork.model.states import FINAL, IN_HAND, SETTLED, State
+from shiftwork.model.task import SCHEDULED
+from shiftwork.model.times import shown
 from shiftwork.observe import takers
 from shiftwork.observe.model import Blocker, Explanation, Share
+from shiftwork.settings.model import Settings
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
 from shiftwork.waits import policy as guard
+from shiftwork.waits import schedule
 
 
 async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanation:
@@ -38,11 +43,13 @@ async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanat
     body = await tx.one("read_bodies", items=[(uuid,)])
     resolver = await engine.settings_cache.load(tx, workspace)
     own = own_settings(msgspec.json.decode(body["body"])) if row.own_settings and body else None
-    parts = rank.parts(row.rank_facts(), resolver.settings(row.type, own), tx.now)
+    settings = resolver.settings(row.type, own)
+    parts = rank.parts(row.rank_facts(), settings, tx.now)
+    edges = await tx.all("edges_of", items=[(row.root_id,)])
     lanes = await engine.lanes.lanes(tx, [row.lane])
     case = _Case(raw, row, msgspec.json.decode(body["body"]) if body else {}, lanes[0], resolver)
     able = [agent for agent in await tx.all("list_agents", workspace=workspace) if _able(agent, case)]
-    holds = [*await _waiting(tx, row), *await _ready(tx, engine, case, able)]
+    holds = [*await _waiting(tx, row, edges, settings), *await _ready(tx, engine, case, able)]
     in_line = row.status == State.READY and not row.hold
     position = await _position(tx, row) if in_line else None
     share = await _share(tx, engine, resolver, lanes[0]) if in_line else None
@@ -56,6 +63,7 @@ async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanat
         position=position,
         able_agents=[agent["id"] for agent in able],
         share=share,
+        failed_dependencies=failed_dependencies(edges),
     )
 
 
@@ -77,10 +85,10 @@ def _able(agent: Row, case: _Case) -> bool:
     return filter_of(agent).fits(case.row.type, case.needs.capabilities, case.row.target_agent_id)
 
 
-async def _waiting(tx: Tx, row: TaskRow) -> list[Blocker]:
+async def _waiting(tx: Tx, row: TaskRow, edges: Sequence[Row], settings: Settings) -> list[Blocker]:
     """Holds of a task that is not ready."""
     if row.status == State.PENDING:
-        holds = [*await _waits(tx, row), *await _dependencies(tx, row)]
+        holds = [*await _waits(tx, row), *await _dependencies(tx, row, edges, settings)]
         return holds or [Blocker("pending", "nothing is known to hold it", "report this: it is a bug")]
     if row.status == State.RETRYING:
         return [
@@ -125,6 +133,10 @@ async def _waits(tx: Tx, row: TaskRow) -> list[Blocker]:
     """What its last attempt began to wait for."""
     holds = []
     for wait in await tx.all("open_waits_of", items=[(row.root_id,)]):
+        if wait["name"] == schedule.NAME:
+            what = f"it is scheduled for {shown(wait['until'])}"
+            holds.append(Blocker(SCHEDULED, what, "the time comes, or change its run_at", wait["until"]))
+            continue
         what, lifts = {
             "time": ("a time", "the time comes"),
             "signal": (f"the signal {wait['signal']!r}", "someone sends it"),
@@ -165,8 +177,7 @@ async def _verdict(tx: Tx, row: TaskRow) -> Blocker:
     return Blocker("verdict", f"its output waits for its judge, {judge}", "that task completes", row.run_until, [judge])
 
 
-async def _dependencies(tx: Tx, row: TaskRow) -> list[Blocker]:
-    edges = await tx.all("edges_of", items=[(row.root_id,)])
+async def _dependencies(tx: Tx, row: TaskRow, edges: Sequence[Row], settings: Settings) -> list[Blocker]:
     open_ = [edge for edge in edges if not edge["satisfied"]]
     if not open_:
         return []
@@ -191,13 +202,15 @@ async def _dependencies(tx: Tx, row: TaskRow) -> list[Blocker]:
         else:
             kind = "subtask" if edge["waits"] else "dependency"
             status = states.get(edge["dependency"], "unknown")
-            holds.append(
-                Blocker(kind, f"it waits for {dependency}, which is {status}", _lift(status), tasks=[dependency])
-            )
+            survives = edge["any_end"] if edge["waits"] else settings.on_dependency_failed == "continue"
+            lifts = _lift(status, survives=survives)
+            holds.append(Blocker(kind, f"it waits for {dependency}, which is {status}", lifts, tasks=[dependency]))
     return holds
 
 
-def _lift(status: str) -> str:
+def _lift(status: str, *, survives: bool) -> str:
+    if survives and status not in FINAL | SETTLED:
+        return "that task ends, whatever its outcome"
     if status in {State.DEAD_LETTERED, State.FAILED}:
         return "a person retries that task, or changes the dependencies"
     return "rerun that task, or change the dependencies" if status == State.CANCELLED else "that task completes"

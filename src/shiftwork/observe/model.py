@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from shiftwork.limits.model import QuotaInForce
+from shiftwork.model.task import FailedDependency
 
 By = Literal["type", "agent", "model", "reason", "signature"]
 KEPT_SNAPSHOTS = 120
@@ -96,6 +97,8 @@ class Explanation(msgspec.Struct, frozen=True):
     able_agents: list[str] = []
     share: Share | None = None
     """Its fair share, where tasks take turns."""
+    failed_dependencies: list[FailedDependency] = []
+    """What it depends on or has waited for that ended without success and no longer holds it."""
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -167,3 +170,6 @@ class Status(msgspec.Struct, frozen=True):
     archived: int
     quota: QuotaInForce | None = None
     """What the operator of the server lets the workspace have; None where there is no limit."""
+    scheduled: int = 0
+    """Pending tasks whose time has not come."""
+    next_scheduled_at: float | None = None

@@ -5,6 +5,10 @@ select set_config('enable_seqscan', 'on', true)
 -- name: read_whole_tables (sqlite)
 select null
 
+-- name: scheduled_count
+-- Tasks that wait for their time, and the first time.
+select count(*) as total, min(until) as next_at from waits where workspace = :workspace and status = 'open' and name = ''
+
 -- name: task_counts
 -- Everything there is, in one pass: the only statement that reads all tasks of a workspace. A group is one number, made of
 -- lane, state, tier, level and hold, since SQLite sorts by each column of a group: 3.6 ms instead of 5.1 for 10,000 tasks.

@@ -51,6 +51,8 @@ class TaskCounts(NamedTuple):
     """Waiting tasks by the level that counts now."""
     by_lane: dict[tuple[int, str, str | None], int]
     """Waiting tasks by lane, state and hold."""
+    scheduled: int
+    next_scheduled_at: float | None
 
     def serves(self, now: float, period: float) -> bool:
         """Whether it may be told again: counting has become expensive, and it is not too old."""
@@ -82,6 +84,8 @@ async def read(tx: Tx, engine: Engine, workspace: str, known: TaskCounts | None)
         depth={**known.depth, "total": sum(known.depth.values())},
         agents=_presence(agents),
         slots=_slots(agents),
+        scheduled=known.scheduled,
+        next_scheduled_at=known.next_scheduled_at,
         paused=[gate["scope"] for gate in await tx.all("read_gates", workspace=workspace) if gate["kind"] == "pause"],
         completions=known.counts.get(State.COMPLETED, 0) + known.archived.get(State.COMPLETED, 0),
         **await _flow(tx, workspace),
@@ -120,7 +124,10 @@ async def _count(tx: Tx, workspace: str, *, strict: bool) -> TaskCounts:
     archived = {row["status"]: int(row["total"]) for row in await tx.all("archive_counts", workspace=workspace)}
     plain = {name: dict(of_type) for name, of_type in types.items()}
     erased = int(tombstones["total"]) if tombstones else 0
-    return TaskCounts(tx.now, dict(counts), plain, dict(tiers), erased, archived, dict(by_tier), depth, dict(by_lane))
+    later = await tx.one("scheduled_count", workspace=workspace)
+    scheduled = (int(later["total"]), later["next_at"]) if later else (0, None)
+    by_state = (dict(tiers), erased, archived, dict(by_tier), depth, dict(by_lane))
+    return TaskCounts(tx.now, dict(counts), plain, *by_state, *scheduled)
 
 
 def _presence(agents: Sequence[Row]) -> dict[str, int]:

@@ -189,7 +189,7 @@ async def _create(watched: Watched, rule: Friction, finding: Finding) -> None:
     about = {name: value for name, value in finding.facts.items() if name != "signature"}
     new = policy.task_about(rule.create, finding.subject, about)
     try:
-        prepared = prepare(new, workspace, await engine.settings_cache.load(tx, workspace), "friction.create")
+        prepared = prepare(new, workspace, await engine.settings_cache.load(tx, workspace), tx.now, "friction.create")
     except InputError as error:  # nothing is written yet, and the alert stands
         log.warning("no task could be created about a friction: %s", error)
         return

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from shiftwork.model.errors import InputError
+from shiftwork.dags.model import DagResult, DagTask
+from shiftwork.model.errors import InputError, ResultTimeout, TaskCancelled, TaskFailed
 from shiftwork.model.outcome import Outcome
+from shiftwork.model.states import SETTLED, State
 from shiftwork.model.task import Result, Submitted, Task
 from shiftwork.observe.model import Explanation
+from shiftwork.operation.declare import Executor, Operation
 
 R = TypeVar("R")
+S = TypeVar("S")
 Patience = float | timedelta | None
 """How long to wait: seconds, a timedelta, or None for as long as it takes."""
+
+ANSWERED_EARLY_SEC = 0.05
+"""A server about to stop does not wait: it is asked again after this."""
 
 
 class TaskVerbs(Protocol):
@@ -41,6 +49,10 @@ class TaskHandle(Submitted, Generic[R], frozen=True, dict=True):
         made: TaskHandle[R] = cls(submitted.id, submitted.status, submitted.duplicate, submitted.key, submitted.dag_id)
         made.__dict__.update(_queue=queue, _decode=decode)
         return made
+
+    def decoded(self, decode: Callable[[Any], S]) -> TaskHandle[S]:
+        """Return the handle of the same task with results of another type."""
+        return TaskHandle.of(self._queue, self, decode)
 
     async def result(self, timeout: Patience = None) -> R:  # noqa: ASYNC109  # it says so in an error of its own
         """Wait until the task ends and return its result: the data handed in, or the text where there is no data.
@@ -70,13 +82,66 @@ class TaskHandle(Submitted, Generic[R], frozen=True, dict=True):
         return queue
 
 
+WaitForDag = Callable[[str, Patience], Awaitable[DagResult]]
+
+
 class DagHandle(list[TaskHandle[Any]]):
     """The tasks of a submitted DAG, a handle each, and the DAG they belong to."""
 
-    def __init__(self, tasks: Iterable[TaskHandle[Any]] = ()) -> None:
+    def __init__(self, tasks: Iterable[TaskHandle[Any]], wait_for: WaitForDag) -> None:
         super().__init__(tasks)
         self.dag_id = next((task.dag_id for task in self if task.dag_id is not None), None)
         """The DAG's id; None where every task was there already."""
+        self._wait_for = wait_for
+
+    async def results(self, timeout: Patience = None) -> dict[str, DagTask]:  # noqa: ASYNC109  # as of a task
+        """Wait until the DAG ends and return what became of each task, by its key, or by its id where it has none.
+
+        A task that was there already, in another DAG, is waited for as well. Without `timeout` it waits as long as it
+        takes; when the time is up it raises `ResultTimeout`.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds_of(timeout, "timeout")
+        ended = {} if self.dag_id is None else _by_id(await self._wait_for(self.dag_id, timeout))
+        for task in self:
+            if task.id not in ended:
+                left = max(0.0, deadline - loop.time())
+                ended |= _by_id(await self._wait_for((await task.get()).dag_id, None if left == math.inf else left))
+        return {task.key or task.id: ended[task.id] for task in self}
+
+    async def result(self, timeout: Patience = None) -> dict[str, Any]:  # noqa: ASYNC109  # as of a task
+        """Wait until the DAG ends and return the result of each task, by its key or id.
+
+        If a task failed, it raises `TaskFailed` for the first that did; `results` has the others, too.
+        """
+        results = await self.results(timeout)
+        failed = [task for task in results.values() if task.status in SETTLED]
+        for task in sorted(failed, key=lambda task: task.ended_at or 0.0):
+            facts = {"task_id": task.id, "status": task.status, "reason": task.reason, "error": task.error}
+            raise TaskFailed(f"task {task.id} of the DAG failed: {task.error or task.reason}", **facts)
+        for task in results.values():
+            if task.status == State.CANCELLED:
+                raise TaskCancelled(f"task {task.id} of the DAG was cancelled", task_id=task.id, status=task.status)
+        return {key: task.output for key, task in results.items()}
+
+
+def _by_id(result: DagResult) -> dict[str, DagTask]:
+    return {task.id: task for task in result.tasks}
+
+
+async def in_turns(executor: Executor, operation: Operation, given: dict[str, Any], wait: Patience) -> Any:
+    """Ask, and ask again while the answer is that it has not ended: a server waits for 25 seconds at most."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds_of(wait)
+    while True:
+        asked = loop.time()
+        waited = min(max(0.0, deadline - asked), executor.max_wait_sec)
+        try:
+            return await executor.perform(operation, {**given, "wait": waited})
+        except ResultTimeout:
+            if loop.time() >= deadline:
+                raise
+        await asyncio.sleep(0 if loop.time() - asked >= waited else ANSWERED_EARLY_SEC)
 
 
 def seconds_of(wait: Patience, where: str = "wait") -> float:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shiftwork.settings.api import Settings
     from shiftwork.snapshots.api import Snapshots
     from shiftwork.steps.api import Effects, Steps
+    from shiftwork.task_types.api import Types
     from shiftwork.triggers.api import Triggers
     from shiftwork.waits.api import Approvals, Waits
 
@@ -173,6 +174,12 @@ class AnyQueue(Everyday, WorkerVerbs):
         from shiftwork.observe.api import Alerts
 
         return Alerts(self._executor)
+
+    @cached_property
+    def types(self) -> Types:
+        from shiftwork.task_types.api import Types
+
+        return Types(self._executor)
 
     @cached_property
     def triggers(self) -> Triggers:

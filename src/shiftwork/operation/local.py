@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
@@ -19,6 +19,7 @@ from shiftwork.engine import read as tasks
 from shiftwork.engine.claim_waiters import ClaimWaiters
 from shiftwork.engine.coalesce import Coalescer
 from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.result_waiters import Kind, ResultWaiters
 from shiftwork.model import check, ids
 from shiftwork.model.errors import InputError, NotFound
 from shiftwork.model.outcome import Outcome, Token, parse_token
@@ -37,6 +38,7 @@ class Shared:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.claim_waiters = ClaimWaiters(engine.store)
+        self.result_waiters = ResultWaiters(engine.store)
         self.coalescers: dict[tuple[Any, ...], Coalescer[Any, Any]] = {}
         self.claims_apart_until: dict[str, float] = {}
         """By workspace, until when (on the loop's clock) claims are not joined, since none was plain."""
@@ -103,6 +105,24 @@ class Call:
 
     async def read(self, verb: Callable[[Tx], Coroutine[Any, Any, T]]) -> T:
         return await self.engine.store.read(verb)
+
+    async def until(
+        self, kind: Kind, key: str, look: Callable[[], Awaitable[T]], has_ended: Callable[[T], bool], wait: float
+    ) -> T:
+        """Look, and look again when it ends or the time is up; costs nothing meanwhile."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        waiters = self.shared.result_waiters
+        async with waiters.waiting(kind, key) as woken:
+            while True:
+                woken.clear()  # before the look: what ends meanwhile is looked at again
+                found = await look()
+                left = deadline - loop.time()
+                if has_ended(found) or left <= 0:
+                    return found
+                await waiters.park(woken, left)
+                if self.caller.still_allowed is not None:
+                    await self.caller.still_allowed()
 
     def coalescer(
         self, verb: Callable[[Any, Sequence[Any]], Coroutine[Any, Any, Sequence[Any]]]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import logging
 import math
-import secrets
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
@@ -36,6 +34,7 @@ from shiftwork.server.live import websocket
 from shiftwork.server.openapi import document
 from shiftwork.server.packing import packed
 from shiftwork.server.routes import DOORS
+from shiftwork.server.routing import Application, RouteTable
 from shiftwork.server.state import ServerState
 from shiftwork.wire import problem
 
@@ -43,17 +42,16 @@ log = logging.getLogger("shiftwork.server")
 VIEW = "shiftwork.view"
 """Where a request keeps the view it is answered in."""
 REQUEST_ID = "x-request-id"
-_PROCESS = secrets.token_hex(4)
-_numbers = itertools.count(1)
-"""Request ids are this process's name and a number: a random one each took a system call."""
 _encoder = msgspec.json.Encoder(enc_hook=problem.encode)
 
 
 def build(house: ServerState) -> Starlette:
     """The application over an open house."""
-    app = Starlette(
+    entrances = [(door.method, door.path, _Entrance(door)) for door in DOORS]
+    app = Application(
+        RouteTable(entrances),
         routes=[
-            *(Route(door.path, _Entrance(door), methods=[door.method]) for door in DOORS),
+            *(Route(path, entrance, methods=[method]) for method, path, entrance in entrances),
             Route("/openapi.json", _openapi),
             *(Route(f"/openapi/{name}.json", _openapi) for name in views.VIEWS),
             WebSocketRoute("/ws", websocket),
@@ -232,7 +230,7 @@ def _allowed(request: Request) -> str:
 def _request_id(request: Request) -> str:
     """The caller's own, or a new one where it has none that we can keep."""
     given = request.headers.get(REQUEST_ID, "")
-    return given if reading.is_header_text(given) else f"{_PROCESS}{next(_numbers):08x}"
+    return given if reading.is_header_text(given) else request.app.state.house.new_request_id()
 
 
 def _handle(  # all of it decides who speaks

@@ -167,17 +167,17 @@ class Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def open_server(options: Options) -> AsyncIterator[Server]:
-    """A server that listens and is ready to run."""
+async def open_server(options: Options, listening: socket.socket | None = None) -> AsyncIterator[Server]:
+    """A server that listens, on this socket where one is given, and is ready to run."""
     check_options(options)
-    with listen(options.host, options.port) as listening:
+    with listening or listen(options.host, options.port) as bound:
         async with open_server_state(options) as house:
-            yield Server(house, listening)
+            yield Server(house, bound)
 
 
-async def serve(options: Options, announce: Callable[[str], None]) -> None:
-    """Serve until stopped; `announce` is told where."""
-    async with open_server(options) as server:
+async def serve(options: Options, announce: Callable[[str], None], listening: socket.socket | None = None) -> None:
+    """Serve until stopped; `announce` is called with the address."""
+    async with open_server(options, listening) as server:
         await _note_profile(server.house.queue, options.profile)
         await server.run_until_stopped(announce)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,8 +62,14 @@ class ServerState:
         self.reads: set[asyncio.Timeout] = set()
         """How long each body is waited for that has not come yet."""
         self.hub = Hub(queue.engine.store, self.stopping)
-        self.waits = Shares("waiting claims", MAX_WAITING)
+        self.waits = Shares("waiting calls", MAX_WAITING)
         self.latencies = Latencies()
+        self._name = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+
+    def new_request_id(self) -> str:
+        """This server's name and a number: a random one each took a system call."""
+        return f"{self._name}{next(self._numbers):08x}"
 
     def view_for(self, named: str | None) -> View | None:
         """The view that a call names, or else the server's own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -10,11 +11,11 @@ from starlette.responses import Response
 
 from shiftwork.compat import views
 from shiftwork.dags.api import Dags
-from shiftwork.engine.api import Everyday, Submissions, Tasks
+from shiftwork.engine.api import Everyday, Results, Submissions, Tasks
 from shiftwork.model import check
-from shiftwork.model.errors import InputError
+from shiftwork.model.errors import InputError, NotFound, ResultTimeout, TaskCancelled, TaskFailed
 from shiftwork.model.task import Name, NewTask, Task
-from shiftwork.operation.declare import operation_of
+from shiftwork.operation.declare import Operation, operation_of
 from shiftwork.server import live, spanning
 from shiftwork.server.ask import Ask, plain
 from shiftwork.server.handlers import serves
@@ -59,6 +60,38 @@ def _dag_to_join(ask: Ask, body: dict[str, Any] | list[dict[str, Any]]) -> str |
 async def get_task(ask: Ask) -> Response:
     task = await ask.queue.get(ask.path["task_id"])
     return with_tag(ask, await ask.renamed(ask.task(task)), _timeless(task), version=task.version)
+
+
+@serves(Results.result)
+async def result(ask: Ask) -> Any:
+    """In a view: the outcome of the last attempt, also where it failed, as the documents have it."""
+    task_id, wait = ask.path["task_id"], ask.query.wait
+    if ask.view is None:
+        return await _waited(ask, operation_of(Results.result), {"task_id": task_id, "wait": wait})
+    if wait:
+        with suppress(TaskFailed, TaskCancelled, ResultTimeout):
+            await _waited(ask, operation_of(Results.result), {"task_id": task_id, "wait": wait})
+    task = await ask.queue.get(task_id)
+    if task.result is None:
+        raise NotFound(f"task {task.id} has no result: it is {task.status}", task_id=task.id, status=task.status)
+    return ask.view.result_out(plain(task.result))
+
+
+@serves(Results.dag_result)
+async def dag_result(ask: Ask) -> Any:
+    values = {"dag_id": ask.path["dag_id"], "wait": ask.query.wait}
+    return await _waited(ask, operation_of(Results.dag_result), values)
+
+
+async def _waited(ask: Ask, operation: Operation, values: dict[str, Any]) -> Any:
+    """What a call that may wait answers; a server about to stop answers with what is there."""
+    executor = ask.queue.executor
+    if values["wait"]:
+        with ask.house.waits.place(ask.who):
+            found = await ask.while_wanted(executor.execute(operation, values))
+        if found is not None:
+            return found
+    return await executor.execute(operation, {**values, "wait": 0})
 
 
 @serves(Tasks.list)

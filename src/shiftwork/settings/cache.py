@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
 from shiftwork.model import check
 from shiftwork.model.errors import InputError
 from shiftwork.settings.model import InForce
-from shiftwork.settings.resolve import Resolver, check_value, drop, load_profile, merge
+from shiftwork.settings.resolve import DeclaredType, Resolver, check_value, drop, load_profile, merge
 from shiftwork.store.store import Row, Store, Tx
 
 log = logging.getLogger("shiftwork.engine")
 FRESH_SEC = 1.0
 """How long a change made by another process may go unnoticed."""
+
+
+class _Levels(NamedTuple):
+    """What the settings of a workspace are resolved from."""
+
+    profile: str
+    own: dict[str, Any]
+    types: dict[str, dict[str, Any]]
+    declared: Mapping[str, DeclaredType]
+
+    def resolver(self) -> Resolver:
+        return Resolver(load_profile(self.profile), self.own, self.types, self.declared)
 
 
 class SettingsCache:
@@ -27,6 +39,8 @@ class SettingsCache:
         self.default_profile = load_profile(profile).name
         self._known: dict[str, tuple[float, Resolver]] = {}
         self._recorded: set[str] = set()
+        self._declared: dict[str, tuple[str, Mapping[str, DeclaredType]]] = {}
+        """The types of each workspace, and the version of them that was read."""
 
     async def load(self, tx: Tx, workspace: str) -> Resolver:
         """For use inside a verb."""
@@ -45,8 +59,9 @@ class SettingsCache:
         for row in await tx.all("settings_of_many", items=[(name,) for name in late]) if late else []:
             rows.setdefault(row["name"], []).append(row)
         for name, found in rows.items():
-            profile, own, types = self._sort(found[0]["profile"], [row for row in found if row["key"] is not None])
-            self._known[name] = time.monotonic() + FRESH_SEC, Resolver(load_profile(profile), own, types)
+            declared = await self._types(tx, name, found[0]["types_version"])
+            levels = self._sort(found[0]["profile"], [row for row in found if row["key"] is not None], declared)
+            self._known[name] = time.monotonic() + FRESH_SEC, levels.resolver()
         return {name: self._known[name][1] for name in asked}
 
     async def get(self, store: Store, workspace: str) -> Resolver:
@@ -57,36 +72,45 @@ class SettingsCache:
         return await store.read(lambda tx: self.load(tx, workspace))
 
     async def _load(self, tx: Tx, workspace: str) -> Resolver:
-        profile, values, types = await self._levels(tx, workspace)
-        return Resolver(load_profile(profile), values, types)
+        return (await self._levels(tx, workspace)).resolver()
 
-    async def _levels(self, tx: Tx, workspace: str) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
+    async def _levels(self, tx: Tx, workspace: str) -> _Levels:
         row = await tx.one("read_workspace", name=workspace)
         if row:
             self._recorded.add(workspace)
-        return self._sort(row["profile"] if row else None, await tx.all("read_settings", workspace=workspace))
+        declared = await self._types(tx, workspace, row["types_version"] if row else None)
+        settings = await tx.all("read_settings", workspace=workspace)
+        return self._sort(row["profile"] if row else None, settings, declared)
 
-    def _sort(
-        self, profile: str | None, settings: Iterable[Row]
-    ) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
+    async def _types(self, tx: Tx, workspace: str, version: str | None) -> Mapping[str, DeclaredType]:
+        """The types of a workspace; read again only where another version of them is in force."""
+        if version is None:
+            return {}
+        known = self._declared.get(workspace)
+        if known is None or known[0] != version:
+            rows = await tx.all("read_types", workspace=workspace)
+            known = self._declared[workspace] = version, {row["name"]: _declared(row) for row in rows}
+        return known[1]
+
+    def _sort(self, profile: str | None, settings: Iterable[Row], declared: Mapping[str, DeclaredType]) -> _Levels:
         """The workspace's own settings, and those of each type."""
         own: dict[str, Any] = {}
         types: dict[str, dict[str, Any]] = {}
         for setting in settings:
             level = own if setting["scope"] == "" else types.setdefault(setting["scope"], {})
             level.update(merge(level, _stored(setting["key"], setting["value"])))
-        return profile or self.default_profile, own, types
+        return _Levels(profile or self.default_profile, own, types, declared)
 
     async def change(
         self, tx: Tx, workspace: str, scope: str, key: str, value: Any, actor: str, *, unset: bool
     ) -> None:
         """Set or clear one key, refusing what would not work together with the rest."""
         change = check_value(key, value) if not unset else {}
-        profile, own, types = await self._levels(tx, workspace)
-        level = own if scope == "" else types.get(scope, {})
+        levels = await self._levels(tx, workspace)
+        level = levels.own if scope == "" else levels.types.get(scope, {})
         level = drop(level, key) if unset else merge(level, change)
-        own, types = (level, types) if scope == "" else (own, {**types, scope: level})
-        Resolver(load_profile(profile), own, types)  # raises before anything is written
+        changed = {"own": level} if scope == "" else {"types": {**levels.types, scope: level}}
+        levels._replace(**changed).resolver()  # raises before anything is written
         await tx.run("drop_setting", workspace=workspace, scope=scope, key=key, below=f"{key}.%")
         if not unset:
             text = msgspec.json.encode(value).decode()
@@ -115,10 +139,13 @@ class SettingsCache:
         self._recorded.add(workspace)
 
     async def use_profile(self, tx: Tx, workspace: str, profile: str) -> None:
-        _, own, types = await self._levels(tx, workspace)
-        Resolver(load_profile(profile), own, types)
+        (await self._levels(tx, workspace))._replace(profile=profile).resolver()
         await tx.run("add_workspace", name=workspace, profile=profile, now=tx.now)
         await tx.run("set_profile", name=workspace, profile=profile)
+
+    async def check_declared(self, tx: Tx, workspace: str, declared: Mapping[str, DeclaredType]) -> None:
+        """Refuse types whose settings would not work together with the rest."""
+        (await self._levels(tx, workspace))._replace(declared=declared).resolver()
 
     def forget(self, workspace: str) -> None:
         self._known.pop(workspace, None)
@@ -131,6 +158,14 @@ def _stored(key: str, value: str) -> dict[str, Any]:
     except InputError as error:
         log.warning("a stored setting is not used: %s", error)
         return {}
+
+
+def _declared(row: Row) -> DeclaredType:
+    level: dict[str, Any] = {}
+    for key, value in msgspec.json.decode(row["settings"]).items():
+        level.update(merge(level, _stored(key, msgspec.json.encode(value).decode())))
+    payload, result = row["payload_schema"], row["result_schema"]
+    return DeclaredType(level, payload and payload.encode(), result and result.encode())
 
 
 def check_workspace(name: str) -> str:

@@ -27,7 +27,7 @@ MEANING: dict[str, str] = {
     "retry.backoff_multiplier": "The factor between one delay and the next.",
     "retry.max_delay_sec": "The longest delay, before jitter; null means no limit.",
     "retry.schedule_sec": "The delays of the strategy `schedule`, in order; the last one repeats.",
-    "retry.jitter": "Whether delays are spread by chance so that retries do not come all at once.",
+    "retry.jitter": "Whether delays are spread by chance, so that retries do not coincide; `fixed` ones never are.",
     "retry.jitter_range": "The smallest and the largest factor that jitter multiplies a delay by.",
     "retry.retry_on": "Failure reasons that are tried again.",
     "retry.no_retry_on": "Failure reasons that are never tried again.",
@@ -68,7 +68,8 @@ MEANING: dict[str, str] = {
     "max_concurrent_tasks": "How many tasks an agent holds at once when it did not say itself; null means no limit.",
     "require_registration": "Whether an agent must register before it may claim.",
     "recover": "What becomes of the tasks a restarted agent or runtime held when it does not say itself.",
-    "on_dependency_failed": "What becomes of a task when a dependency is dead-lettered or rests failed.",
+    "on_dependency_failed": "What becomes of a task when a dependency is dead-lettered or rests failed; with "
+    "`continue` it runs once all its dependencies have ended, cancelled ones included.",
     "on_dependency_cancelled": "What becomes of a task when a dependency is cancelled.",
     "missing_dependency": "Whether a dependency that does not exist yet is waited for or refused.",
     "dependency_wait_sec": "How long a dependency is waited for before the task is marked blocked; null is forever.",

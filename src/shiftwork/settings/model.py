@@ -341,7 +341,7 @@ class Settings(Part, frozen=True):
     require_registration: bool = False
     recover: Literal["fail", "requeue", "keep"] = "fail"
 
-    on_dependency_failed: Literal["wait", "cancel", "retry_chain"] = "wait"
+    on_dependency_failed: Literal["wait", "cancel", "retry_chain", "continue"] = "wait"
     on_dependency_cancelled: Literal["cancel", "wait", "satisfy"] = "cancel"
     missing_dependency: Literal["wait", "reject"] = "wait"
     dependency_wait_sec: Seconds | None = 300

@@ -1,8 +1,9 @@
 """Resolves settings from their levels, with the source of each value; loads the packaged profiles.
 
-The weakest level comes first: default, profile, the profile's own values for a type, workspace, the
-workspace's values for a type, task. A level is nested JSON. Groups add up key by key, lists replace each
-other, and null switches an optional group off; naming one of its keys at a stronger level switches it on.
+The weakest level comes first: default, profile, the profile's own values for a type, workspace, what the
+code of a type declares, the workspace's values for a type, task. A level is nested JSON. Groups add up key by
+key, lists replace each other, and null switches an optional group off; naming one of its keys at a stronger
+level switches it on.
 """
 
 from __future__ import annotations
@@ -51,6 +52,19 @@ class Profile(NamedTuple):
     name: str
     values: Values
     types: Mapping[str, Values]
+
+
+class DeclaredType(NamedTuple):
+    """What the code of a type declares: settings, and the JSON Schemas of its payloads and results as texts."""
+
+    settings: Values
+    payload_schema: bytes | None
+    result_schema: bytes | None
+
+
+def source_of_code(type_name: str) -> str:
+    """What settings are shown to come from that the code of a type declares."""
+    return f"code of type {type_name}"
 
 
 class _Field(NamedTuple):
@@ -263,6 +277,11 @@ def _sources(layers: Sequence[Layer]) -> dict[str, str]:
     return sources
 
 
+def mentioned(values: Values) -> dict[str, Any]:
+    """What a level of settings says, by dotted key."""
+    return dict(_mentioned(Settings, values))
+
+
 def _mentioned(part: type[Part], values: Values, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         group = _fields(part)[name].group if name in _fields(part) else None
@@ -348,18 +367,29 @@ class Resolver:
     A task without settings of its own costs one lookup.
     """
 
-    def __init__(self, profile: Profile, workspace: Values | None = None, types: Mapping[str, Values] | None = None):
+    def __init__(
+        self,
+        profile: Profile,
+        workspace: Values | None = None,
+        types: Mapping[str, Values] | None = None,
+        declared: Mapping[str, DeclaredType] | None = None,
+    ) -> None:
         self._profile = profile
         self._workspace = workspace or {}
         self._types = types or {}
+        self._declared = declared or {}
         self._base = resolve(self.layers())
-        own = {*profile.types, *self._types}
+        own = {*profile.types, *self._types, *(name for name, each in self._declared.items() if each.settings)}
         self._by_type = {name: resolve(self.layers(name)) for name in own}
 
     def settings(self, type_name: str | None = None, task: Values | None = None) -> Settings:
         """What is in force for a task of this type with these settings of its own."""
         found = self._base if type_name is None else self._by_type.get(type_name, self._base)
         return _stack(found, [self._task_layer(task)]) if task else found
+
+    def declared(self, type_name: str) -> DeclaredType | None:
+        """What the code of a type declares, where it is registered."""
+        return self._declared.get(type_name)
 
     def anywhere(self, holds: Callable[[Settings], bool]) -> bool:
         """Whether this is so in the workspace, or for one of the types with settings of their own."""
@@ -372,6 +402,10 @@ class Resolver:
         if type_name is not None and type_name in self._profile.types:
             stack.append(Layer(f"profile {name}, type {type_name}", self._profile.types[type_name]))
         stack.append(Layer("workspace", self._workspace))
+        if type_name is not None and type_name in self._declared:
+            layer = Layer(source_of_code(type_name), self._declared[type_name].settings)
+            _check_reach(layer, "type")
+            stack.append(layer)
         if type_name is not None and type_name in self._types:
             layer = Layer(f"type {type_name}", self._types[type_name])
             _check_reach(layer, "type")

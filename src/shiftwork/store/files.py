@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 from shiftwork.model.errors import StoreLocked, StoreReadOnly, StoreUnavailable, StoreUnsuitable
 
@@ -59,6 +60,12 @@ def file_system(path: Path, mounts: str) -> str | None:
     return kind
 
 
+News = Literal["work", "ends"]
+_DIGITS = 20
+_PLACES: dict[News, int] = {"work": 0, "ends": _DIGITS}
+"""Where each is counted in the file."""
+
+
 class WriterLock:
     """Writers of several processes take turns on a side file, which is far fairer than SQLite's own busy wait.
 
@@ -70,7 +77,7 @@ class WriterLock:
         self._path = turn_of(database)
         self._patience = patience
         self._file = _open_turn(self._path, _rights_of(database))
-        self._reported = 0
+        self._reported = dict.fromkeys(_PLACES, 0)
 
     def __enter__(self) -> None:
         deadline = time.monotonic() + self._patience
@@ -94,20 +101,20 @@ class WriterLock:
     ) -> None:
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def tell(self) -> None:
-        """Say that there is new work: only during a turn, and once its commit can be seen."""
-        self._reported += 1  # before the file says so, or who looks meanwhile would take it for another's
+    def tell(self, news: News) -> None:
+        """Say that there is new work or that tasks ended: only during a turn, and once its commit can be seen."""
+        self._reported[news] += 1  # before the file says so, or who looks meanwhile would take it for another's
         try:
-            os.pwrite(self._file, b"%020d" % (self._count() + 1), 0)
+            os.pwrite(self._file, b"%020d" % (self._count(news) + 1), _PLACES[news])
         except OSError:  # a full disk: anyone who waits finds the work a little later
-            self._reported -= 1
+            self._reported[news] -= 1
 
-    def writes_by_others(self) -> int:
+    def told_by_others(self, news: News) -> int:
         """How often others have told, since the file was made."""
-        return self._count() - self._reported
+        return self._count(news) - self._reported[news]
 
-    def _count(self) -> int:
-        digits = os.pread(self._file, 20, 0)
+    def _count(self, news: News) -> int:
+        digits = os.pread(self._file, _DIGITS, _PLACES[news])
         return int(digits) if digits.isdigit() else 0
 
     def close(self) -> None:

@@ -7,14 +7,16 @@ an optional direct connection (`&listen=<direct url>`) or by polling alone.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import asyncpg
@@ -42,9 +44,11 @@ from shiftwork.store.store import Clock, Verb
 from shiftwork.store.wakes import LocalWakes
 
 T = TypeVar("T")
+Item = TypeVar("Item", int, str)
 log = logging.getLogger("shiftwork.store")
 
 CHANNEL = "task_ready"
+ENDS_CHANNEL = "task_ended"
 NOTIFY_EVERY_SEC = 0.005
 """A lane is announced to other processes at most this often: a storm of submits is not a storm of wake-ups."""
 
@@ -60,7 +64,7 @@ LISTEN_AGAIN_MAX_SEC = 2.0
 """Who has lost the connection it listens on tries again after the first, and less and less often up to the second."""
 
 LAST_NOTICE_SEC = 1.0
-MAX_NOTIFIED = 500
+MAX_NOTIFIED = 200
 """Lanes in one payload, which holds 8,000 bytes at most."""
 
 UNKNOWN = "It is not known whether this was done; read the task before you try again."
@@ -113,7 +117,8 @@ class PostgresStore:
         self, url: str, pool: Any, listen_dsn: str | None, clock: Clock | None, dsn: str, *, behind_pooler: bool
     ) -> None:
         self.url = url
-        self.wakes = LocalWakes()
+        self.wakes: LocalWakes[int] = LocalWakes()
+        self.ends: LocalWakes[str] = LocalWakes()
         self.operation_max_sec = 30.0
         self.refusal: ShiftworkError | None = None
         self.dsn = dsn
@@ -127,6 +132,7 @@ class PostgresStore:
         self.stall_detector = StallDetector(self._clock, watches_clock=clock is None)
         self._instance = secrets.token_hex(4)
         self._to_notify: set[int] = set()
+        self._ends_to_notify: set[str] = set()
         self._notifier: asyncio.Task[None] | None = None
         self._growth = TableGrowth()
         self._reporting: asyncio.Task[None] | None = None
@@ -259,8 +265,8 @@ class PostgresStore:
                 raise
             finally:
                 # Also where the caller has gone or no one knows what came of it: to look in vain is harmless.
-                if tx.wakes:
-                    self._announce(tx.wakes, announced=announced)
+                if tx.wakes or tx.ended:
+                    self._announce(tx, announced=announced)
             connection.record_answer()
             self._note_return()
             self._note_growth(tx.added)
@@ -323,7 +329,7 @@ class PostgresStore:
         """True if other processes were notified of the work in the same breath. A statement alone commits by itself."""
         if not tx.begun:
             return await self._commit_alone(tx, left)
-        notice = self._notice(tx.wakes)
+        notice = self._notice(tx)
         try:
             await connection.execute("commit" + notice, timeout=left)
         except NO_NOTICE as error:
@@ -337,7 +343,8 @@ class PostgresStore:
         return bool(notice)
 
     async def _commit_alone(self, tx: PostgresTx, left: float) -> bool:
-        if not (tx.wakes and tx.can_tell() and self._is_quiet() and passed() - self._noticed_at > IDLE_SEC):
+        idle = self._is_quiet() and passed() - self._noticed_at > IDLE_SEC
+        if not (idle and tx.wakes and not tx.told_ends and tx.can_tell()):
             await tx.flush(left)
             return False
         self._notifier = asyncio.create_task(self._notify_others(NOTIFY_EVERY_SEC))
@@ -422,65 +429,94 @@ class PostgresStore:
                 self._messenger.terminate()
                 raise
 
-    def _notice(self, lanes: set[int]) -> str:
+    def _notice(self, tx: PostgresTx) -> str:
         """What tells other processes, to be sent with the commit: a round trip less. None soon after another."""
-        if not lanes or not self._is_quiet():
+        if not (tx.wakes or tx.told_ends) or not self._is_quiet():
             return ""
         self._notifier = asyncio.create_task(self._notify_others(NOTIFY_EVERY_SEC))
-        return f"; set local synchronous_commit = off; {self._notify(lanes)}"
+        return f"; set local synchronous_commit = off; {self._notify(tx.wakes, tx.told_ends)}"
 
-    def _announce(self, lanes: set[int], *, announced: bool) -> None:
+    def _announce(self, tx: PostgresTx, *, announced: bool) -> None:
         """Tell who waits in this process; others are told now or, if it was quiet no longer, with the next notice."""
-        self.wakes.announce(frozenset(lanes))
-        if not announced:
-            self._to_notify |= lanes
-            if self._is_quiet():
-                self._notifier = asyncio.create_task(self._notify_others(0))
+        if tx.wakes:
+            self.wakes.announce(frozenset(tx.wakes))
+        if tx.ended:
+            self.ends.announce(frozenset(tx.ended))
+        if announced:
+            return
+        self._to_notify |= tx.wakes
+        self._ends_to_notify |= tx.told_ends
+        if (tx.wakes or tx.told_ends) and self._is_quiet():
+            self._notifier = asyncio.create_task(self._notify_others(0))
 
     def _is_quiet(self) -> bool:
         return self._notifier is None or self._notifier.done()
 
-    def _notify(self, lanes: set[int]) -> str:
-        return f"notify {CHANNEL}, '{self._payload(lanes)}'"  # digits, letters, a colon and commas alone
+    def _notify(self, lanes: set[int], ended: set[str]) -> str:
+        """Digits, letters, dashes, a colon and commas alone."""
+        said = [(CHANNEL, self._payload(lanes))] if lanes else []
+        if ended:
+            said.append((ENDS_CHANNEL, self._payload(ended)))
+        return "; ".join(f"notify {channel}, '{payload}'" for channel, payload in said)
 
-    def _payload(self, lanes: set[int]) -> str:
+    def _payload(self, items: AbstractSet[Item]) -> str:
         self._noticed_at = passed()
         # More than fit into a payload: an empty list, which means all of them.
-        names = ",".join(str(lane) for lane in sorted(lanes)) if len(lanes) <= MAX_NOTIFIED else ""
+        names = ",".join(str(item) for item in sorted(items)) if len(items) <= MAX_NOTIFIED else ""
         return f"{self._instance}:{names}"
 
     async def _notify_others(self, after_sec: float) -> None:
         """Tell of what came within a few milliseconds after a notice, folded."""
         await asyncio.sleep(after_sec)
         tries = 0
-        while self._to_notify:
+        while self._to_notify or self._ends_to_notify:
             lanes, self._to_notify = self._to_notify, set()
+            ended, self._ends_to_notify = self._ends_to_notify, set()
             try:
                 async with self._aside() as connection:
-                    await connection.execute(self._notify(lanes))  # a plain message, no transaction behind a pooler
+                    await connection.execute(self._notify(lanes, ended))  # plain: no transaction behind a pooler
                 tries = 0
             except (asyncpg.PostgresError, *LOST) as error:
                 tries += 1
                 if isinstance(error, LOST) and tries < NOTICE_TRIES:
                     self._to_notify |= lanes
+                    self._ends_to_notify |= ended
                 else:
                     log.info("a wake-up was not sent (%s); the poll finds the work", error)
             await asyncio.sleep(NOTIFY_EVERY_SEC)
 
+    def lane_wakes(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[int]]]:
+        return self._announced(CHANNEL, self.wakes, int)
+
+    @property
+    def hears_endings(self) -> bool:
+        return self._listen_dsn is not None
+
+    def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
+        return self._announced(ENDS_CHANNEL, self.ends, str)
+
     @asynccontextmanager
-    async def lane_wakes(self) -> AsyncIterator[AsyncIterator[frozenset[int]]]:
-        listener = asyncio.create_task(self._listen()) if self._listen_dsn else None
+    async def _announced(
+        self, channel: str, wakes: LocalWakes[Item], kind: Callable[[str], Item]
+    ) -> AsyncIterator[AsyncIterator[frozenset[Item]]]:
+        listener = asyncio.create_task(self._listen(channel, wakes, kind)) if self._listen_dsn else None
         try:
-            async with self.wakes.subscribe() as stream:
+            async with wakes.subscribe() as stream:
                 yield stream
         finally:
             if listener is not None:
                 listener.cancel()
                 await asyncio.gather(listener, return_exceptions=True)
 
-    async def _listen(self) -> None:
+    async def _listen(self, channel: str, wakes: LocalWakes[Item], kind: Callable[[str], Item]) -> None:
         """Keep one direct connection listening; after each reconnect look at all lanes, since wakes were missed."""
         logged, pause = False, LISTEN_AGAIN_SEC
+
+        def heard(_connection: Any, _pid: int, _channel: str, payload: object) -> None:
+            sender, _, named = str(payload).partition(":")
+            if sender != self._instance:
+                wakes.announce(frozenset(kind(each) for each in named.split(",") if each))
+
         while True:
             lost = asyncio.Event()
             why: object = "the connection has ended"
@@ -492,12 +528,12 @@ class PostgresStore:
                     server_settings=session_name(self.dsn),
                 )
                 try:
-                    connection.add_termination_listener(lambda _, lost=lost: lost.set())
-                    await connection.add_listener(CHANNEL, self._heard)
+                    connection.add_termination_listener(functools.partial(_note_loss, lost))
+                    await connection.add_listener(channel, heard)
                     if logged:
                         log.info("listening for wake-ups again")
                     logged, pause = False, LISTEN_AGAIN_SEC
-                    self.wakes.announce(frozenset())
+                    wakes.announce(frozenset())
                     await _until_lost(connection, lost)
                 finally:
                     connection.terminate()
@@ -509,18 +545,15 @@ class PostgresStore:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LISTEN_AGAIN_MAX_SEC)
 
-    def _heard(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
-        sender, _, lanes = str(payload).partition(":")
-        if sender == self._instance:
-            return
-        known = [int(lane) for lane in lanes.split(",") if lane.isdigit()]
-        self.wakes.announce(frozenset(known))
-
 
 def _cancellations() -> int:
     """How often the task that runs here was asked to end: not zero where it is tidying up after that."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
+
+
+def _note_loss(lost: asyncio.Event, _connection: Any) -> None:
+    lost.set()
 
 
 async def _until_lost(connection: Any, lost: asyncio.Event) -> None:

@@ -48,6 +48,9 @@ class PostgresTx:
     def __init__(self, connection: Any, now: float, begin: str, settings: str = "") -> None:
         self.now = now
         self.wakes: set[int] = set()
+        self.ended: set[str] = set()
+        self.told_ends: set[str] = set()
+        """Those of them that other processes are told of."""
         self.begun = False
         self.added: Counter[str] = Counter()
         """By table, the rows that were inserted in bulk."""
@@ -144,6 +147,11 @@ class PostgresTx:
 
     def wake(self, lane: int, /) -> None:
         self.wakes.add(lane)
+
+    def announce_end(self, ended: str, /, *, to_others: bool = True) -> None:
+        self.ended.add(ended)
+        if to_others:
+            self.told_ends.add(ended)
 
     def _bind(self, name: str, parameters: dict[str, Any]) -> tuple[str, list[Any]]:
         statement = self._statements[name]

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -45,6 +45,7 @@ from shiftwork.store.store import Clock, Row, Verb
 from shiftwork.store.wakes import LocalWakes
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 GROUP = 256
 """Verbs to one commit. Larger groups gain nothing and make the first caller wait."""
@@ -92,6 +93,8 @@ class SqliteTx:
     def __init__(self, connection: apsw.Connection, now: float) -> None:
         self.now = now
         self.wakes: set[int] = set()
+        self.ended: set[str] = set()
+        self.tells_end = False
         self._connection = connection
         self._statements = statements.load("sqlite")
         self._names: dict[str, tuple[str, ...]] = {}
@@ -136,6 +139,10 @@ class SqliteTx:
     def wake(self, lane: int, /) -> None:
         self.wakes.add(lane)
 
+    def announce_end(self, ended: str, /, *, to_others: bool = True) -> None:
+        self.ended.add(ended)
+        self.tells_end = self.tells_end or to_others
+
 
 @cache
 def _several(text: str, columns: int, rows: int) -> str:
@@ -148,7 +155,8 @@ class SqliteStore:
 
     def __init__(self, url: str, connection: apsw.Connection, path: Path | None, clock: Clock, patience: float) -> None:
         self.url = url
-        self.wakes = LocalWakes()
+        self.wakes: LocalWakes[int] = LocalWakes()
+        self.ends: LocalWakes[str] = LocalWakes()
         self.operation_max_sec = 30.0
         self.refusal: ShiftworkError | None = None
         self._connection = connection
@@ -238,28 +246,43 @@ class SqliteStore:
     async def settle_events(self) -> None:
         """One writer: events become visible in the order of their numbers."""
 
+    def lane_wakes(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[int]]]:
+        return self._announced("work", self.wakes)
+
+    @property
+    def hears_endings(self) -> bool:
+        return True
+
+    def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
+        return self._announced("ends", self.ends)
+
     @asynccontextmanager
-    async def lane_wakes(self) -> AsyncIterator[AsyncIterator[frozenset[int]]]:
+    async def _announced(
+        self, news: files.News, wakes: LocalWakes[Item]
+    ) -> AsyncIterator[AsyncIterator[frozenset[Item]]]:
         watcher = None
         if self._turn is not None:  # from now on: what was told before is in sight of anyone who looks after this
-            watcher = asyncio.create_task(self._watch_other_processes(self._turn, self._turn.writes_by_others()))
+            known = self._turn.told_by_others(news)
+            watcher = asyncio.create_task(self._watch_other_processes(self._turn, news, known, wakes))
         try:
-            async with self.wakes.subscribe() as stream:
+            async with wakes.subscribe() as stream:
                 yield stream
         finally:
             if watcher is not None:
                 watcher.cancel()
 
-    async def _watch_other_processes(self, turn: files.WriterLock, known: int) -> None:
-        """Which lanes they gave work to is not told, so all who wait are woken."""
+    async def _watch_other_processes(
+        self, turn: files.WriterLock, news: files.News, known: int, wakes: LocalWakes[Item]
+    ) -> None:
+        """Which lanes they gave work to is not told, nor what ended, so all who wait are woken."""
         assert self._path is not None
         changes = files.FileChanges(files.turn_of(self._path))
         try:
             while not self._closed:
-                count = turn.writes_by_others()
+                count = turn.told_by_others(news)
                 if count > known:
                     known = count
-                    self.wakes.announce(frozenset())
+                    wakes.announce(frozenset())
                 await changes.wait(TOLD_POLL_SEC if changes.supported else FOREIGN_POLL_SEC)
         finally:
             changes.close()
@@ -317,8 +340,12 @@ class SqliteStore:
             with self._turn or _no_lock():
                 self._run_verbs(group)
                 lanes = frozenset(lane for job in group if job.error is None for lane in job.wakes)
-                if lanes and self._turn is not None:
-                    self._turn.tell()
+                ended = frozenset(end for job in group if job.error is None for end in job.ended)
+                if self._turn is not None:
+                    if lanes:
+                        self._turn.tell("work")
+                    if any(job.tells_end for job in group if job.error is None):
+                        self._turn.tell("ends")
         except ShiftworkError as error:
             for job in group:
                 job.error = error
@@ -326,7 +353,8 @@ class SqliteStore:
             for job in group:
                 job.error = StoreUnavailable(f"the writers' turn cannot be taken: {error}")
         else:
-            self._announce(group[0].loop, lanes)
+            self._announce(group[0].loop, self.wakes, lanes)
+            self._announce(group[0].loop, self.ends, ended)
 
     def _run_verbs(self, group: list[Job]) -> None:
         if not self._try_together(group):
@@ -381,7 +409,7 @@ class SqliteStore:
         try:
             job.result = job.context.copy().run(_run_through, job.verb, tx)
             job.end()
-            job.wakes = tx.wakes
+            job.wakes, job.ended, job.tells_end = tx.wakes, tx.ended, tx.tells_end
         except apsw.Error as error:
             job.error = translate(error)
         except BaseException as error:  # noqa: BLE001  # SystemExit or CancelledError in a verb is that caller's
@@ -391,10 +419,10 @@ class SqliteStore:
         if self._connection.in_transaction:
             self._connection.execute("rollback")
 
-    def _announce(self, loop: asyncio.AbstractEventLoop, lanes: frozenset[int]) -> None:
-        if lanes:
+    def _announce(self, loop: asyncio.AbstractEventLoop, wakes: LocalWakes[Item], items: frozenset[Item]) -> None:
+        if items:
             with contextlib.suppress(RuntimeError):  # a loop that has gone: the poll repairs it
-                loop.call_soon_threadsafe(self.wakes.announce, lanes)
+                loop.call_soon_threadsafe(wakes.announce, items)
 
     def _fail_waiters(self, begun: list[Job], error: BaseException) -> None:
         for job in begun:

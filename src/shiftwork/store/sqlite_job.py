@@ -26,6 +26,8 @@ class Job:
         self.result: Any = None
         self.error: BaseException | None = None
         self.wakes: set[int] = set()
+        self.ended: set[str] = set()
+        self.tells_end = False
 
     def begin(self) -> bool:
         """The writer takes it up, unless its caller has given up."""

@@ -37,6 +37,9 @@ class Tx(Protocol):
     def wake(self, lane: int, /) -> None:
         """Announce, once committed, that a lane has work."""
 
+    def announce_end(self, ended: str, /, *, to_others: bool = True) -> None:
+        """Announce, once committed, that a lineage of tasks or a DAG has ended: to other processes only if asked."""
+
 
 Verb = Callable[[Tx], Awaitable[T]]
 """A verb is given as a callable, never as a coroutine object: it may be run again after a deadlock or a full disk."""
@@ -69,6 +72,13 @@ class Store(Protocol):
 
     def lane_wakes(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[int]]]:
         """Lanes that got work, from this process and from others. May repeat, may miss: the poll repairs it."""
+
+    @property
+    def hears_endings(self) -> bool:
+        """Whether endings in other processes are announced here; else who waits must look now and then."""
+
+    def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
+        """Lineages and DAGs that ended, as `lane_wakes` has lanes; an empty set means that any may have."""
 
     async def settle_events(self) -> None:
         """Wait until every transaction that writes events now has ended: then a gap in their numbers is final."""

@@ -1,26 +1,29 @@
-"""Wake-ups inside one process: which lanes got work."""
+"""Wake-ups inside one process: which lanes got work, which tasks ended."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 
-class LocalWakes:
+class LocalWakes(Generic[T]):
     """Hands each announcement to every subscriber; what piles up is folded, so a slow one costs nothing."""
 
     def __init__(self) -> None:
-        self._subscribers: set[_Subscriber] = set()
+        self._subscribers: set[_Subscriber[T]] = set()
 
-    def announce(self, lanes: frozenset[int]) -> None:
-        """An empty set means: some lane, look at all."""
+    def announce(self, items: frozenset[T]) -> None:
+        """An empty set means: some of them, look at all."""
         for subscriber in self._subscribers:
-            subscriber.put(lanes)
+            subscriber.put(items)
 
     @asynccontextmanager
-    async def subscribe(self) -> AsyncIterator[AsyncIterator[frozenset[int]]]:
-        subscriber = _Subscriber()
+    async def subscribe(self) -> AsyncIterator[AsyncIterator[frozenset[T]]]:
+        subscriber: _Subscriber[T] = _Subscriber()
         self._subscribers.add(subscriber)
         try:
             yield subscriber.stream()
@@ -28,22 +31,22 @@ class LocalWakes:
             self._subscribers.discard(subscriber)
 
 
-class _Subscriber:
+class _Subscriber(Generic[T]):
     def __init__(self) -> None:
-        self._lanes: set[int] = set()
+        self._items: set[T] = set()
         self._all = False
         self._news = asyncio.Event()
 
-    def put(self, lanes: frozenset[int]) -> None:
-        self._all = self._all or not lanes
-        self._lanes |= lanes
+    def put(self, items: frozenset[T]) -> None:
+        self._all = self._all or not items
+        self._items |= items
         self._news.set()
 
-    async def stream(self) -> AsyncIterator[frozenset[int]]:
+    async def stream(self) -> AsyncIterator[frozenset[T]]:
         while True:
             await self._news.wait()
             self._news.clear()
-            lanes = frozenset() if self._all else frozenset(self._lanes)
-            self._lanes.clear()
+            items = frozenset() if self._all else frozenset(self._items)
+            self._items.clear()
             self._all = False
-            yield lanes
+            yield items

@@ -13,11 +13,11 @@ from shiftwork.engine import read
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import for_each, lock_claims, refusal
 from shiftwork.engine.leases import emit_for_claim
-from shiftwork.engine.results import ENDED
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import check, ids
 from shiftwork.model.errors import NotFound
 from shiftwork.model.outcome import Outcome, Token, unknown
+from shiftwork.model.states import ENDED
 from shiftwork.operation.local import Call, implements, only
 from shiftwork.store.store import Row, Tx
 from shiftwork.task_logs.api import ClaimLogs, LogBatch, TaskLogs

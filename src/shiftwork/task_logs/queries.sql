@@ -6,7 +6,8 @@ select a.status from archive a where a.id = :id and a.workspace = :workspace
 limit 1
 
 -- name: messages_after
-select e.seq, e.at, e.fence, e.actor, e.data from events e
+-- SQLite would walk all events of the task, of which few may be messages.
+select e.seq, e.at, e.fence, e.actor, e.data from events e {sqlite: indexed by idx_events_messages}
 where e.task_id = :id and e.verb = 'message' and e.seq > :after order by e.seq limit :count
 
 -- name: delete_messages

@@ -17,10 +17,12 @@ from shiftwork.model.errors import TooLarge
 from shiftwork.model.task import NewDag, NewTask, Submitted
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
+from shiftwork.task_types import policy as type_policy
 from shiftwork.triggers import templates
 from shiftwork.triggers.model import Firing, Kind, Overlap, Source
 from shiftwork.triggers.policy import MAX_CHAIN_LENGTH
 from shiftwork.triggers.templates import Parameter
+from shiftwork.validation.operations import MAX_STEPS
 
 KEEP_FIRINGS_SEC = 30 * 86_400.0
 """So long a delivery is known again when it comes a second time."""
@@ -92,19 +94,52 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]  # what is not a list is refused with its name
 
 
-def prepare_all(described: Template, workspace: str, resolver: Resolver) -> tuple[list[Prepared], DagFields]:
-    """The tasks as they are submitted, checked as any are."""
+def prepare_all(
+    described: Template, workspace: str, resolver: Resolver, now: float, template: Template | None = None
+) -> tuple[list[Prepared], DagFields]:
+    """The tasks as they are submitted, checked as any are.
+
+    With `template`, whose parameters were filled in with samples, payloads that they are in are not checked.
+    """
     if described.task is not None:
         new = check.read(described.task, NewTask, "task")
-        return [prepare(new, workspace, resolver)], DagFields()
+        is_fixed = template is None or _has_fixed_payload(template.task, described.task)
+        return [prepare(new, workspace, resolver, now, check_payload=is_fixed)], DagFields()
     dag = check.read(described.dag, NewDag, "dag")
     most = resolver.settings().bounds.batch
     if len(dag.tasks) > most:
         raise TooLarge(f"{len(dag.tasks)} tasks in one DAG, at most {most}", where="dag.tasks")
+    _refuse_long_checks(dag.tasks, resolver)
+    filled = _tasks_of(described)
+    written = filled if template is None else _tasks_of(template)
     plans: Plans = {}
-    batch = [prepare(new, workspace, resolver, f"dag.tasks[{n}]", plans) for n, new in enumerate(dag.tasks)]
+    batch = []
+    for n, new in enumerate(dag.tasks):
+        is_fixed = _has_fixed_payload(written[n], filled[n])
+        batch.append(prepare(new, workspace, resolver, now, f"dag.tasks[{n}]", plans, check_payload=is_fixed))
     title, author = check.text(dag.title, "dag.title"), check.text(dag.created_by, "dag.created_by")
     return batch, DagFields(True, title, author, ceiling(dag.budget_ceiling_usd))  # noqa: FBT003  # together
+
+
+def _tasks_of(template: Template) -> list[Any]:
+    return _list((template.dag or {}).get("tasks"))
+
+
+def _has_fixed_payload(template: Any, filled: Any) -> bool:
+    """Whether no parameter is in the payload of a task: it is what every firing will submit."""
+    return bool(template.get("payload") == filled.get("payload"))
+
+
+def _refuse_long_checks(tasks: Sequence[NewTask], resolver: Resolver) -> None:
+    """A trigger fires inside a transaction, which must not be held up by the schemas of its types."""
+    schemas = [(task, resolver.declared(task.type)) for task in tasks]
+    steps = sum(
+        type_policy.steps_of(task.payload, each.payload_schema)
+        for task, each in schemas
+        if each is not None and each.payload_schema is not None
+    )
+    if steps > MAX_STEPS:
+        raise TooLarge("checking the payloads of this DAG against their types takes too long", where="dag.tasks")
 
 
 async def fire(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, cause: FiringCause) -> Firing:
@@ -150,7 +185,7 @@ async def _create(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger,
     actor = caller.actor if cause.by_hand else trigger.actor
     described = describe(trigger.template, actor, cause)
     resolver = await engine.settings_cache.load(tx, trigger.workspace)
-    batch, dag = prepare_all(described, trigger.workspace, resolver)
+    batch, dag = prepare_all(described, trigger.workspace, resolver, tx.now)
     lanes = await engine.lanes.intern_in(tx, lanes_of(batch))
     by = Caller(actor, caller.request_id, trigger.workspace)
     return await submit(tx, engine, by, trigger.workspace, batch, lanes, dag)

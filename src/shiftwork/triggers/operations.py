@@ -74,7 +74,7 @@ def mark(secret: str | None) -> str | None:
     return None if secret is None else hashlib.sha256(secret.encode()).hexdigest()
 
 
-def check_new(new: NewTrigger, workspace: str, resolver: Resolver) -> None:
+def check_new(new: NewTrigger, workspace: str, resolver: Resolver, now: float) -> None:
     """What the trigger waits for can come, and what it creates could be submitted."""
     check.to_json(new, _BOUNDS.body_bytes, _BOUNDS, "trigger")
     _check_source(new.on)
@@ -83,9 +83,10 @@ def check_new(new: NewTrigger, workspace: str, resolver: Resolver) -> None:
     template = Template(new.task, new.dag, new.parameters)
     templates.check_template(new.task if new.task is not None else new.dag, new.parameters)
     _refuse_fixed_ids(template)
+    _refuse_fixed_times(template)
     sample = FiringCause("", given=templates.samples(new.parameters))
     described = describe(template, "trigger", sample)
-    prepare_all(described, workspace, resolver)
+    prepare_all(described, workspace, resolver, now, template)
     if described.dag is not None:
         _refuse_cycle(described.dag["tasks"])
 
@@ -102,13 +103,26 @@ def _check_source(on: Source) -> None:
         policy.check_where(on.where)
 
 
+def _tasks_of(template: Template) -> list[Any]:
+    tasks = [template.task] if template.task is not None else (template.dag or {}).get("tasks", [])
+    return tasks if isinstance(tasks, list) else []
+
+
 def _refuse_fixed_ids(template: Template) -> None:
     """An id is taken by the first firing, and in the way of the second."""
-    tasks = [template.task] if template.task is not None else (template.dag or {}).get("tasks", [])
-    for task in tasks:
+    for task in _tasks_of(template):
         id_ = task.get("id") if isinstance(task, dict) else None
         if isinstance(id_, str) and "{{" not in id_:
             raise InputError("the second firing would find this id in use", where="id", hint="Leave it out.")
+
+
+def _refuse_fixed_times(template: Template) -> None:
+    """A time that is fixed has passed at the second firing, if not at the first."""
+    for task in _tasks_of(template):
+        for name, instead in (("run_at", "delay"), ("expires_at", "expires_in")):
+            if isinstance(task, dict) and task.get(name) is not None:
+                hint = f"Give `{instead}`, in seconds from the firing."
+                raise InputError(f"a trigger fires again and again; `{name}` is one moment", where=name, hint=hint)
 
 
 def _refuse_cycle(tasks: list[dict[str, Any]]) -> None:
@@ -136,7 +150,8 @@ async def save(
         NewTrigger,
         "trigger",
     )
-    check_new(new, call.workspace, await call.engine.settings_cache.get(call.engine.store, call.workspace))
+    store = call.engine.store
+    check_new(new, call.workspace, await call.engine.settings_cache.get(store, call.workspace), store.now())
     brought = _secret(new, secret)
     stored = await call.run(_save, call.workspace, name, new, brought)
     if stored.made not in {None, mark(brought.made)}:
@@ -351,7 +366,7 @@ async def preview(
     known = {**_facts_now(trigger, tx.now), **facts}
     occasion_ = FiringCause("", known, parameters, by_hand=trigger.kind != "cron")
     described = describe(trigger.template, trigger.actor if trigger.kind == "cron" else caller.actor, occasion_)
-    prepare_all(described, workspace, await engine.settings_cache.load(tx, workspace))
+    prepare_all(described, workspace, await engine.settings_cache.load(tx, workspace), tx.now)
     return Preview(name, described.task, described.dag, next_ones(trigger, tx.now))
 
 

@@ -24,7 +24,7 @@ _PROMPT = (
 )
 
 
-def prepare_judge(row: Row, body: Mapping[str, Any], result: str, resolver: Resolver) -> Prepared:
+def prepare_judge(row: Row, body: Mapping[str, Any], result: str, resolver: Resolver, now: float) -> Prepared:
     """The judging task for a result; an error where it cannot be one, as with an output that is too large."""
     spec, output = body.get("spec") or {}, body.get("output") or {}
     task_id = ids.show_task(row["id"])
@@ -48,7 +48,7 @@ def prepare_judge(row: Row, body: Mapping[str, Any], result: str, resolver: Reso
         deadline=body.get("deadline"),
         created_by=f"agent:{row['agent_id']}",
     )
-    return prepare(new, row["workspace"], resolver, "judge")
+    return prepare(new, row["workspace"], resolver, now, "judge")
 
 
 async def ask(work: UnitOfWork, row: TaskRow, judge: Prepared) -> str:

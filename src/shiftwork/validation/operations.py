@@ -18,6 +18,7 @@ from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import State
 from shiftwork.model.task import NewVerdict, Verdict
 from shiftwork.settings.model import Settings
+from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row
 from shiftwork.validation import judges, schema
 from shiftwork.validation import policy as verdict
@@ -79,23 +80,33 @@ async def check(work: UnitOfWork, items: Mapping[str, CheckedResult], rows: Mapp
         body = msgspec.json.decode(stored["body"])
         resolver = await work.engine.settings_cache.load(work.tx, row["workspace"])
         settings = resolver.settings(row["type"], own_settings(body) if row["own_settings"] else None)
-        method, found = (body.get("output") or {}).get("validation", "none"), item.result.verdict
+        output = _asked(row, body, resolver)
+        method, found = output.get("validation", "none"), item.result.verdict
         if settings.require_decision_report and not item.reported:
             await _miss_report(work, row, item, settings, checked)
         elif method == "llm-judge" and found is None:
             try:
-                checked.awaited.append(Awaited(item, judges.prepare_judge(row, body, item.stored, resolver)))
+                checked.awaited.append(Awaited(item, judges.prepare_judge(row, body, item.stored, resolver, work.now)))
             except InputError as error:  # no one could judge it, and no later attempt would be judged otherwise
                 checked.record(item, Verdict(method, passed=False, by=QUEUE, at=work.now, reasons=[str(error)]))
         elif method == "test-pass" and found is None:
             checked.awaited.append(Awaited(item))
         elif found is not None and method != "test-pass":
             checked.refused.append((item, _no_verdict_wanted(method)))
-        elif found is None and not checked.has_room(body.get("output") or {}, item):
+        elif found is None and not checked.has_room(output, item):
             checked.postponed.append(item)
         else:
-            checked.record(item, _look(work, row, item, body.get("output") or {}))
+            checked.record(item, _look(work, row, item, output))
     return checked
+
+
+def _asked(row: Row, body: Mapping[str, Any], resolver: Resolver) -> Mapping[str, Any]:
+    """How the output is checked: as its task says, else as its type does."""
+    own: Mapping[str, Any] = body.get("output") or {}
+    declared = resolver.declared(row["type"])
+    if own.get("validation", "none") != "none" or row["validation"] != "json-schema" or declared is None:
+        return own
+    return {"validation": "json-schema", "validation_schema": declared.result_schema}
 
 
 def _look(work: UnitOfWork, row: Row, item: CheckedResult, output: Mapping[str, Any]) -> Verdict | None:

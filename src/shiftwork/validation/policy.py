@@ -81,10 +81,15 @@ def pattern_of(schema: Any) -> str:
 def against_schema(schema: Any, data: Any) -> list[str]:
     """What is wrong with the data, in the validator's words; empty when it passes."""
     try:
-        found = schemas.compiled(msgspec.json.encode(schema)).violations(data)
+        found = schemas.compiled(_text(schema)).violations(data)
     except UnusableSchema as error:  # stored before such schemas were refused
         return [f"output: cannot be checked, its schema is not usable: {_short(error)}"]
     return [f"{'/'.join(map(str, each.path)) or 'output'}: {_short(each.what)}" for each in found]
+
+
+def _text(schema: Any) -> bytes:
+    """The schema as text; that of a type is one already."""
+    return schema if isinstance(schema, bytes) else msgspec.json.encode(schema)
 
 
 def steps_of(output: Mapping[str, Any], data: Any, text: str | None) -> float:
@@ -94,7 +99,7 @@ def steps_of(output: Mapping[str, Any], data: Any, text: str | None) -> float:
         return 0
     if method == "regex":
         return patterns.steps_of(pattern_of(asked), as_text(data, text))
-    return schemas.steps_of(msgspec.json.encode(asked), data)
+    return schemas.steps_of(_text(asked), data)
 
 
 def against_pattern(schema: Any, text: str) -> list[str]:

@@ -22,7 +22,7 @@ from shiftwork.model.outcome import Outcome
 from shiftwork.model.task import Name, PageSize, Text, Wait
 from shiftwork.operation.declare import Namespace, operation
 from shiftwork.operation.parameters import ClaimToken
-from shiftwork.waits.model import ApprovalRequest, Kind, Signalled, WaitResult
+from shiftwork.waits.model import ApprovalRequest, Failures, Kind, Signalled, WaitResult
 
 MAX_TIME = 1e11
 """A later time has no date any more."""
@@ -41,6 +41,7 @@ class Waits(Namespace, name="waits", group="Waiting and asking"):
         token: ClaimToken,
         *,
         tasks: Sequence[Name] | None = None,
+        failures: Failures = "wait",
         name: Name | None = None,
         until: Time | None = None,
         signal: Name | None = None,
@@ -52,6 +53,9 @@ class Waits(Namespace, name="waits", group="Waiting and asking"):
 
         The task then comes back to an agent that can take it. The same call returns the result of a wait that has a
         name. Where all the tasks are done the slot is kept, and `status` is `running`.
+
+        Tasks are done when they are completed; with `failures` set to `return`, once they have ended, whatever the
+        outcome. `failed` lists those that ended without success, and so does the task itself from then on.
         """
 
     async def wait(
@@ -81,12 +85,14 @@ class Waits(Namespace, name="waits", group="Waiting and asking"):
         assert result.wait is not None
         return result.wait
 
-    async def wait_for_tasks(self, token: ClaimToken, tasks: Sequence[str]) -> str:
+    async def wait_for_tasks(self, token: ClaimToken, tasks: Sequence[str], *, failures: Failures = "wait") -> str:
         """Give the slot back until these tasks are done; the task then comes back to an agent that can take it.
 
-        Where they are all done the slot is kept, and the answer is `running`.
+        Where they are all done the slot is kept, and the answer is `running`. With `failures="return"` they are done
+        once they have ended, whatever the outcome; the task's `failed_dependencies` say which ended without success.
+        An outcome that the task went on with stays, even if a person retries that subtask later.
         """
-        return (await self.request(token, tasks=tasks)).status
+        return (await self.request(token, tasks=tasks, failures=failures)).status
 
     @operation("POST /api/signals", "submit", status=201, errors=(NotFound, WrongState))
     async def signal(self, name: Name, data: Any = None, *, task: Name | None = None) -> Signalled:

@@ -6,9 +6,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from shiftwork.model.task import Wait
+from shiftwork.model.task import FailedDependency, Wait
 
 Kind = Literal["approval", "question"]
+Failures = Literal["wait", "return"]
+"""What a wait for tasks does when one ends without success: wait on until a person brings it to completion, or count
+it as ended and return how."""
 
 
 class WaitResult(msgspec.Struct, frozen=True):
@@ -16,6 +19,8 @@ class WaitResult(msgspec.Struct, frozen=True):
 
     status: str
     wait: Wait | None = None
+    failed: list[FailedDependency] = []
+    """Of a wait for tasks with `failures` set to `return`: those that ended without success."""
 
 
 class Signalled(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from shiftwork.model.states import FINAL, State
 from shiftwork.model.task import Wait
 from shiftwork.store.store import Row, Tx
 from shiftwork.validation import policy as verdict
-from shiftwork.waits import guard
+from shiftwork.waits import guard, schedule
 
 BATCH = 500
 KEEP_SIGNALS_SEC = 86_400.0
@@ -71,6 +71,7 @@ async def count_waiting(work: UnitOfWork, root_id: str) -> int:
 async def suspend(work: UnitOfWork, row: TaskRow, event_data: Mapping[str, Any]) -> None:
     """Give the slot back until nothing is waited for; no attempt is paid."""
     row.waiting = await count_waiting(work, row.root_id)
+    row.expires_at = None  # it has begun, and goes on
     fence, actor = row.fence, work.caller.for_agent(row.agent_id)
     settings = await work.settings_of(row)
     work.end_attempt(row, "waiting")
@@ -178,7 +179,8 @@ async def end(work: UnitOfWork, endings: Sequence[WaitEnd], *, asked: Mapping[st
         row.waiting -= 1
         row.hold = None
         work.touch(row)
-        event_data = {"wait": flip["name"], "ended": statuses[flip["root_id"], flip["name"]]}
+        wait = "run_at" if flip["name"] == schedule.NAME else flip["name"]
+        event_data = {"wait": wait, "ended": statuses[flip["root_id"], flip["name"]]}
         verb = (asked or {}).get(row.root_id, "unblocked")
         if row.waiting == 0 and row.status == State.PENDING:
             await dependents.unblock(work, row, verb, event_data)

@@ -17,7 +17,7 @@ from shiftwork.store.store import Tx
 from shiftwork.validation import policy as verdict
 from shiftwork.waits import approvals, open_waits
 from shiftwork.waits.api import Approvals, Waits
-from shiftwork.waits.model import ApprovalRequest, Kind, Signalled, WaitResult
+from shiftwork.waits.model import ApprovalRequest, Failures, Kind, Signalled, WaitResult
 from shiftwork.waits.open_waits import KEEP_SIGNALS_SEC, NewWait
 
 _BOUNDS = Bounds()
@@ -29,6 +29,7 @@ async def request(
     token: str | Token,
     *,
     tasks: Sequence[str] | None = None,
+    failures: Failures = "wait",
     name: str | None = None,
     until: float | None = None,
     signal: str | None = None,
@@ -37,7 +38,7 @@ async def request(
     timeout_sec: float | None = None,
 ) -> WaitResult:
     if tasks is not None and name is None:
-        return WaitResult(str(await call.run(spawn.wait_for, await call.token(token), list(tasks))))
+        return await call.run(spawn.wait_for, await call.token(token), list(tasks), any_end=failures == "return")
     if tasks is not None or name is None:
         raise InputError("a wait is for tasks, or has a name", where="name")
     new = _new_wait(name, until, signal, question, schema, timeout_sec)

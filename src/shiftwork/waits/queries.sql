@@ -22,6 +22,9 @@ update waits set status = items.status, ended_at = :now, value = items.value, an
 from {items} where waits.root_id = items.root_id and waits.name = items.name and waits.status = 'open'
 returning waits.root_id, waits.name
 
+-- name: drop_wait
+delete from waits where root_id = :root and name = :name
+
 -- name: drop_open_waits
 -- rows items: id uuid
 delete from waits where root_id in (select items.id from {items}) and status = 'open'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shiftwork.engine.unit_of_work import Participant
 from shiftwork.model.states import FINAL, State
+from shiftwork.model.task import SCHEDULED
 
 WAITS = frozenset({"time", "signal", "person"})
 """Holds of a pending task that has an open wait, by its kind."""
@@ -16,7 +17,7 @@ class Withdrawals(Participant):
         work = self.work
         ended = [work.rows[id_] for id_ in sorted(work.changed) if work.rows[id_].status in FINAL]
         guarded = [row.id for row in ended if work.status_before[row.id] == State.WAITING_APPROVAL]
-        parked = [row.root_id for row in ended if work.hold_before.get(row.id) in WAITS]
+        parked = [row.root_id for row in ended if work.hold_before.get(row.id) in WAITS | {SCHEDULED}]
         if guarded:
             items = [(id_, "withdrawn", None) for id_ in guarded]
             await work.tx.run("decide_approvals", items=items, now=work.now, actor=work.caller.actor)

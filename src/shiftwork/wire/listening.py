@@ -22,12 +22,17 @@ def check_guarded(host: str, where: str, *, tokens: bool) -> None:
         )
 
 
-def listen(host: str, port: int, host_at: str = "--host", port_at: str = "--port") -> socket.socket:
-    """The socket to serve on, taken before anything else is done. The last two say where each was asked for."""
+def listen(
+    host: str, port: int, host_at: str = "--host", port_at: str = "--port", *, reuse_port: bool = False
+) -> socket.socket:
+    """The socket to serve on, taken before anything else is done.
+
+    `host_at` and `port_at` say where each was asked for. With `reuse_port` others of this user may share the port.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.getaddrinfo(host or None, port, family, flags=socket.AI_PASSIVE)
-        listening = socket.create_server((host, port), family=family, backlog=2048)
+        listening = socket.create_server((host, port), family=family, backlog=2048, reuse_port=reuse_port)
     except (socket.gaierror, UnicodeError) as error:
         raise _not_ours(host, host_at, error) from None
     except OSError as error:

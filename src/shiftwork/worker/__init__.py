@@ -1,6 +1,6 @@
 """Workers: handlers by type, run with heartbeats, cancellation and a durable outbox that no handler has to think of."""
 
-from shiftwork.worker.context import Context, Done, Fail, Release, Subtask, WaitExpired
+from shiftwork.worker.context import Context, Done, Fail, Release, Subtask, SubtasksFailed, WaitExpired
 from shiftwork.worker.durable import Happened, NotHappened
 from shiftwork.worker.lifespan import Lifespan
 from shiftwork.worker.worker import Worker
@@ -14,6 +14,7 @@ __all__ = [
     "NotHappened",
     "Release",
     "Subtask",
+    "SubtasksFailed",
     "WaitExpired",
     "Worker",
 ]

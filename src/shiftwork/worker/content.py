@@ -30,6 +30,8 @@ class Content:
             raise NotFound(f"the task does not refer to {ref!r}", where="ref")
         if found.kind == "artifact":
             return b"".join([part async for part in self.open_artifact(found.id)])
+        if found.reason is not None:
+            raise NotFound(f"task {found.id} gave no output: it is {found.status} ({found.reason})", where="ref")
         return found.data if found.inline else (await self._queue.result(found.id)).data
 
     async def put_artifact(self, source: Source, *, name: str | None = None, media_type: str | None = None) -> Artifact:

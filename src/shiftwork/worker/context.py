@@ -6,20 +6,23 @@ import hashlib
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 from shiftwork.engine.assignment import Assignment
 from shiftwork.model import check
-from shiftwork.model.errors import InputError, OperationTimeout, StoreError
+from shiftwork.model.errors import InputError, OperationTimeout, StoreError, TaskCancelled, TaskFailed
 from shiftwork.model.reports import MessageKind, TaskResult
-from shiftwork.model.states import State
-from shiftwork.model.task import NewTask, Task, Usage, Wait
+from shiftwork.model.states import FINAL, SETTLED, State
+from shiftwork.model.task import FailedDependency, NewTask, Task, Usage, Wait
 from shiftwork.operation.handle import TaskHandle
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.task_logs.model import MAX_LINE, LogLevel, NewLogLine
+from shiftwork.task_types.typed_task import OneInput
+from shiftwork.waits.model import Failures
+from shiftwork.worker import mapping
 from shiftwork.worker.content import Content
 from shiftwork.worker.delivery import clean
 from shiftwork.worker.durable import Durable, persist
@@ -30,6 +33,11 @@ log = logging.getLogger("shiftwork.worker")
 task_log = logging.getLogger("shiftwork.task")
 MAX_SPAWN_NAME_LENGTH = 200
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+MAX_NAMED = 10
+"""Failed subtasks that an error names."""
+PAGE = 500
+X = TypeVar("X")
+R = TypeVar("R")
 
 
 class Fail(Exception):
@@ -61,6 +69,17 @@ class WaitExpired(Fail):
         self.wait = wait
 
 
+class SubtasksFailed(Fail):
+    """Subtasks of a map failed or were cancelled. Not caught, it fails the task: a retry would meet the same."""
+
+    def __init__(self, failed: Mapping[int, TaskFailed | TaskCancelled], total: int) -> None:
+        named = "; ".join(f"input {place}: {error.what}" for place, error in list(failed.items())[:MAX_NAMED])
+        more = f"; and {len(failed) - MAX_NAMED} more" if len(failed) > MAX_NAMED else ""
+        super().__init__("subtasks_failed", f"{len(failed)} of {total} subtasks failed: {named}{more}", retry=False)
+        self.failed = dict(failed)
+        """By the place of its input: the error of each subtask that failed or was cancelled."""
+
+
 class Release(Exception):
     """Raised by a handler to give its task back without cost."""
 
@@ -79,6 +98,17 @@ class Subtask(NamedTuple):
     error: str | None
     text: str | None = None
     """Its result in words: all that a command's output is, unless it prints an object."""
+    reason: str | None = None
+    """Why it failed or was cancelled."""
+
+    @property
+    def completed(self) -> bool:
+        return self.status == State.COMPLETED
+
+    @property
+    def output(self) -> Any:
+        """The data it handed in, or the text where there is no data."""
+        return self.text if self.data is None else self.data
 
 
 class Context(Durable, Content):
@@ -175,8 +205,8 @@ class Context(Durable, Content):
         except (StoreError, OperationTimeout) as error:
             log.info("could not report the progress of %s: %s", self.id, error)
 
-    async def message(self, kind: MessageKind, text: str, data: Mapping[str, Any] | None = None) -> None:
-        """Tell what is being done: kind is tool_call, text or error. Like progress, only while the store is there."""
+    async def message(self, text: str, *, kind: MessageKind = "text", data: Mapping[str, Any] | None = None) -> None:
+        """Say what is being done: kind is text, tool_call or error. Like progress, only while the store is there."""
         try:
             await self._queue.claims.message(self.token, kind, text, data)
         except (StoreError, OperationTimeout) as error:
@@ -260,27 +290,123 @@ class Context(Durable, Content):
         A spawn is known by its `name`, else by the types of the tasks; the same once more is another spawn, in the
         order of the calls, as with steps.
         """
-        return await self._spawn(tasks, name, wait=False)
+        return await self._spawn(tasks, name)
 
     async def spawn_and_wait(
-        self, tasks: Sequence[NewTask | Mapping[str, Any]], *, name: str | None = None
+        self,
+        tasks: Sequence[NewTask | Mapping[str, Any]],
+        *,
+        name: str | None = None,
+        failures: Failures = "wait",
     ) -> list[Subtask]:
         """Add subtasks and give the slot back until they are done; the handler is then run again, and gets them here.
 
         That run spawns nothing: it is answered with what the first one spawned, found as `spawn` finds it.
+
+        They are done when they are completed: a subtask that fails for good holds this task until a person has it
+        done. With `failures="return"` they are done once they have ended, and each says how: `status`, `reason` and
+        `error`. What was returned stays so, even if a person retries a subtask later.
         """
         await self.book_usage()
-        made = await self._spawn(tasks, name, wait=True)
-        if any(each.status != State.COMPLETED for each in made):
-            raise Suspended
-        known = {subtask.id: subtask for subtask in await self.subtasks()}
-        return [known.get(each.id) or await self._newest(each.id) for each in made]
-
-    async def _spawn(
-        self, tasks: Sequence[NewTask | Mapping[str, Any]], name: str | None, *, wait: bool
-    ) -> list[TaskHandle[Any]]:
         numbered = self._numbered(name or _spawn_name(tasks))
-        return await persist(lambda: self._queue.spawn(self.token, tasks, wait=wait, name=numbered))
+        made = await persist(lambda: self._queue.spawn(self.token, tasks, wait=True, failures=failures, name=numbered))
+        if any(each.status not in (FINAL | SETTLED if failures == "return" else {State.COMPLETED}) for each in made):
+            raise Suspended
+        failed = [] if all(each.status == State.COMPLETED for each in made) else (await self.read()).failed_dependencies
+        return await self._outcomes([each.id for each in made], failed)
+
+    @overload
+    async def map(
+        self,
+        task: str,
+        inputs: Iterable[Mapping[str, Any]],
+        *,
+        limit: int | None = None,
+        failures: Literal["raise", "return"] = "raise",
+        name: str | None = None,
+    ) -> list[Any]: ...
+
+    @overload
+    async def map(
+        self,
+        task: OneInput[X, R],
+        inputs: Iterable[X],
+        *,
+        limit: int | None = None,
+        failures: Literal["raise"] = "raise",
+        name: str | None = None,
+    ) -> list[R]: ...
+
+    @overload
+    async def map(
+        self,
+        task: OneInput[X, R],
+        inputs: Iterable[X],
+        *,
+        limit: int | None = None,
+        failures: Literal["return"],
+        name: str | None = None,
+    ) -> list[R | TaskFailed | TaskCancelled]: ...
+
+    async def map(
+        self,
+        task: str | OneInput[Any, Any],
+        inputs: Iterable[Any],
+        *,
+        limit: int | None = None,
+        failures: Literal["raise", "return"] = "raise",
+        name: str | None = None,
+    ) -> list[Any]:
+        """Run one subtask for each input and return their results, in the order of the inputs.
+
+        `task` is a type, whose payloads the inputs are, or a typed task. The slot is given back until all have ended;
+        the handler is then run again, spawns nothing, and gets the results here. At most `limit` of them run at once.
+
+        If one fails for good or is cancelled, `SubtasksFailed` is raised once all have ended and names those that did.
+        With `failures="return"` a `TaskFailed` or `TaskCancelled` stands in its place.
+        """
+        check.one_of(failures, ("raise", "return"), "failures")
+        known_by = self._numbered(name or f"map {task if isinstance(task, str) else task.type}")
+        new = mapping.subtasks(task, inputs, limit, f"{self.task.root_task_id} {known_by}")
+        if not new:
+            return []
+        await self.book_usage()
+        made = [id_ for part in mapping.batches(new) for id_ in await self._spawn_part(known_by, part)]
+        waited = await persist(lambda: self._queue.waits.request(self.token, tasks=made, failures="return"))
+        if waited.status != State.RUNNING:
+            raise Suspended
+        found = [mapping.result_of(task, each) for each in await self._outcomes(made, waited.failed)]
+        failed = {place: each for place, each in enumerate(found) if isinstance(each, mapping.FAILED)}
+        if failed and failures == "raise":
+            raise SubtasksFailed(failed, len(found))
+        return found
+
+    async def _spawn_part(self, name: str, part: mapping.Part) -> list[str]:
+        """The ids of a part of a map, spawned now or by an earlier run."""
+        known_by = f"{name} from {part.start}" if part.start else name
+        made = await persist(lambda: self._queue.spawn(self.token, part.tasks, failures="return", name=known_by))
+        if len(made) != len(part.tasks):
+            hint = "Make the inputs in a step, so that every run of the handler maps the same ones."
+            was = f"{name!r} mapped {part.start + len(made)} inputs before, not {part.start + len(part.tasks)}"
+            raise InputError(was, where="inputs", hint=hint)
+        return [each.id for each in made]
+
+    async def _spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]], name: str | None) -> list[TaskHandle[Any]]:
+        numbered = self._numbered(name or _spawn_name(tasks))
+        return await persist(lambda: self._queue.spawn(self.token, tasks, name=numbered))
+
+    async def _outcomes(self, task_ids: Sequence[str], failed: Sequence[FailedDependency]) -> list[Subtask]:
+        """What came of subtasks that are done, in this order; of those that failed, as this task went on with it."""
+        asked = list(dict.fromkeys(task_ids))
+        known: dict[str, Subtask] = {each.task_id: _failed_subtask(each) for each in failed}
+        by_root = dict(known)
+        for start in range(0, len(asked), PAGE):
+            for task in await self._queue.batch.get(asked[start : start + PAGE]):
+                if (failure := by_root.get(task.root_task_id)) is not None:
+                    known[task.id] = failure._replace(id=task.id, type=task.type)
+                elif task.superseded_by is None:
+                    known[task.id] = _subtask(task)
+        return [known.get(each) or await self._newest(each) for each in task_ids]
 
     async def _newest(self, task_id: str) -> Subtask:
         """A subtask of an earlier row of this task, or one that a person has had done again under a new id."""
@@ -322,7 +448,7 @@ class Context(Durable, Content):
         found: list[Subtask] = []
         after: str | None = None
         while True:
-            page = await self._queue.tasks.list(parent=self.id, after=after, limit=500)
+            page = await self._queue.tasks.list(parent=self.id, after=after, limit=PAGE)
             found += [_subtask(task) for task in page.tasks if task.superseded_by is None]
             if page.next is None:
                 return found
@@ -334,6 +460,10 @@ def _spawn_name(tasks: Sequence[NewTask | Mapping[str, Any]]) -> str:
     types = {each.type if isinstance(each, NewTask) else str(each.get("type")) for each in tasks}
     name = f"spawn {', '.join(sorted(types))}"
     return name if len(name) <= MAX_SPAWN_NAME_LENGTH else f"spawn {hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def _failed_subtask(failed: FailedDependency) -> Subtask:
+    return Subtask(failed.task_id, "", failed.status, None, failed.error, reason=failed.reason)
 
 
 def _subtask(task: Task) -> Subtask:

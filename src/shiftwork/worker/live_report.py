@@ -112,7 +112,7 @@ class ProgressReporter:
             for message in self._words.take():
                 if words := clean(message.text, MAX_MESSAGE_LENGTH).strip():
                     self._messages += 1
-                    await self._context.message(message.kind, words, message.data)
+                    await self._context.message(words, kind=message.kind, data=message.data)
         except ShiftworkError as error:
             log.info("could not report what %s does: %s", self._context.id, error)
 

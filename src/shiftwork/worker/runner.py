@@ -33,7 +33,7 @@ from shiftwork.model.task import Usage
 from shiftwork.operation import current
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.upkeep import upkeep
-from shiftwork.worker import lifespan, provider_errors, threads
+from shiftwork.worker import lifespan, provider_errors, threads, typed_handlers
 from shiftwork.worker.calling import as_coroutine, describe, in_line, in_log
 from shiftwork.worker.context import Context, Done, Fail, Release, Suspended
 from shiftwork.worker.declaration import Declaration
@@ -156,8 +156,12 @@ class Runner:
             await self._recovery.refuse_living()
         await self._register()
         log_start(url or self._queue.url, self._queue.workspace, self.agent_id, self._worker.handlers, self._slots)
+        drifted = await typed_handlers.declare(self._queue, self.agent_id, self._worker.tasks.values())
         await self._take_up_what_was_left(url)
         async with AsyncExitStack() as stack:
+            if drifted:
+                again = typed_handlers.declare_again(self._queue, self.agent_id, self._worker.tasks.values())
+                stack.callback(asyncio.create_task(again).cancel)
             await self._start_pulse(stack, url, until_idle=until_idle)
             try:
                 await self._claim_and_work(until_idle=until_idle)

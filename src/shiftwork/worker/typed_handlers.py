@@ -1,21 +1,54 @@
-"""Runs a typed function as a handler: decodes its payload before, encodes its result after."""
+"""Runs a typed function as a handler, and declares its type to the queue."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
 
 from shiftwork.model import reasons
-from shiftwork.model.errors import InputError
+from shiftwork.model.errors import InputError, ShiftworkError
+from shiftwork.operation.interface import AnyQueue
 from shiftwork.task_types.codecs import DoesNotFit
 from shiftwork.task_types.typed_task import TypedTask
 from shiftwork.worker import threads
 from shiftwork.worker.calling import Handler
 from shiftwork.worker.context import Context, Done, Fail
+
+log = logging.getLogger("shiftwork.worker")
+DECLARE_AGAIN_SEC = 60.0
+"""How often a worker whose types are declared otherwise looks whether its own declaration is wanted again."""
+Tasks = Collection[TypedTask[Any, Any]]
+
+
+async def declare(queue: AnyQueue, agent_id: str, tasks: Tasks) -> bool:
+    """Declare the types of a worker; whether what is in force for one of them is not what it declares."""
+    if not tasks:
+        return False
+    found = await queue.types.declare(agent_id, [task.declaration for task in tasks])
+    for type_ in found:
+        for drift in type_.drift:
+            log.warning("type %s: %s", type_.name, drift.text)
+    return any(drift.agent_id == agent_id for type_ in found for drift in type_.drift)
+
+
+async def declare_again(queue: AnyQueue, agent_id: str, tasks: Tasks) -> None:
+    """Take over when the workers whose declaration was in force have gone, as after a release was rolled back."""
+    drifted = True
+    while drifted:
+        await asyncio.sleep(DECLARE_AGAIN_SEC)
+        try:
+            found = await queue.types.declare(agent_id, [task.declaration for task in tasks])
+        except ShiftworkError as error:
+            log.info("could not declare the types again: %s", error)
+            continue
+        drifted = any(drift.agent_id == agent_id for type_ in found for drift in type_.drift)
+    log.info("the types are in force as this worker declares them")
 
 
 def handler_of(task: TypedTask[Any, Any]) -> Handler:

@@ -62,7 +62,7 @@ async def _free(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> Sequen
     rows = await tx.all("lock_tasks", items=[(id_,) for id_ in sorted(found)]) if found else ()
     free = [row for row in rows if _is_free(row, workspace, found[row["id"]])]
     items = [(place, row["id"], row["lane"]) for place, row in enumerate(free)]
-    return await tx.all("take_chosen", items=items, count=len(items)) if items else []
+    return await tx.all("take_chosen", items=items, count=len(items), now=tx.now) if items else []
 
 
 async def _named(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> dict[str, ScriptClaim]:

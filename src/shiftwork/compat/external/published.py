@@ -168,7 +168,7 @@ async def give(
         return {}
     await tx.run("lift_published", items=[(row["id"],) for row in free], now=tx.now)
     places = [(place, row["id"], row["lane"]) for place, row in enumerate(free)]
-    found = await tx.all("take_chosen", items=places, count=len(places))
+    found = await tx.all("take_chosen", items=places, count=len(places), now=tx.now)
     messages = tuple((id_, each.message_id) for id_, each in by_task.items())
     request = ClaimRequest(bridge.workspace, consumer, most=len(found), start=True, messages=messages)
     agent = await _consumer(tx, bridge, consumer)

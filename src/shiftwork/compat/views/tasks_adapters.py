@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from shiftwork.compat.views.adapters import Instead, reads, translates, writes
+from shiftwork.compat.views.adapters import reads, translates, writes
 from shiftwork.dags.api import Dags
 from shiftwork.dead_letters.api import DeadLetters
-from shiftwork.engine.api import Everyday, Results, Submissions, Tasks
+from shiftwork.engine.api import Everyday, Submissions, Tasks
 from shiftwork.model import check
-from shiftwork.model.errors import NotFound, ResultTimeout, TaskCancelled, TaskFailed
 from shiftwork.model.task import NewDag
 from shiftwork.operation.declare import operation_of
 
@@ -55,23 +53,6 @@ async def task_after(request: Any, outcome: Any) -> Any:
 @writes(Dags.cancel)
 async def tasks_after(request: Any, outcomes: Any) -> Any:
     return await request.tasks_after(outcomes)
-
-
-@reads(Results.result)
-async def outcome_of(request: Any, _body: Any) -> Instead:
-    """A document's reader wants the outcome of the last attempt, also where it failed."""
-    task_id = request.path["task_id"]
-    if request.query.wait:
-        with suppress(TaskFailed, TaskCancelled, ResultTimeout):
-            await request.queue.result(task_id, wait=request.query.wait)
-    return Instead(Everyday.get, {"task_id": task_id})
-
-
-@writes(Results.result)
-async def outcome(request: Any, task: Any) -> Any:
-    if task.result is None:
-        raise NotFound(f"task {task.id} has no result: it is {task.status}", task_id=task.id, status=task.status)
-    return request.view.result_out(msgspec.to_builtins(task.result))
 
 
 @writes(Tasks.history)

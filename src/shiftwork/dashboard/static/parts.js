@@ -16,6 +16,11 @@ export function chip(status) {
   return h("span", { class: `chip is-${status}` }, label(status));
 }
 
+// A task's state; one that waits for its time is shown as scheduled.
+export function stateOf(task) {
+  return task.hold === "scheduled" ? h("span", { class: "chip is-pending" }, "Scheduled") : chip(task.status);
+}
+
 export function badge(word, tone = "plain") {
   return h("span", { class: `badge ${tone}` }, word);
 }

@@ -68,7 +68,11 @@ t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.priority, t.boost, t.
 t.dag_id, t.root_id, t.newest_id, t.parent_id, t.retry_of, t.rerun_of, t.attempts, t.max_attempts, t.round, t.version, t.fence,
 t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.estimated_cost, t.budget_id, t.cost, t.tokens_in,
 t.tokens_out, t.external_id, t.idempotency_key, t.target_agent_id, t.issue_id, t.trigger_type, t.session_id, t.work_dir,
-t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at {sqlite: , b.body}
+t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at, t.expires_at {sqlite: , b.body}
+
+-- part: unexpired
+-- Maintenance cancels what has expired; until it has, no claim takes it.
+(t.expires_at is null or t.expires_at > :now)
 
 -- name: take_from_lane
 -- One eligible lane: lock while scanning the index, so that claimers never wait for each other.
@@ -76,6 +80,7 @@ t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at {sqlite: , b
   select {handed_over}
   from tasks t {sqlite: join bodies b on b.task_id = t.id}
   where t.lane = :lane and t.status = 'ready' and t.hold is null and (t.rank, t.ordered_at, t.id) > (:rank, :ordered_at, :id)
+    and {unexpired}
   order by t.rank, t.ordered_at, t.id limit :count
   {postgres: for update skip locked)
   select p.*, b.body from picked p join bodies b on b.task_id = p.id order by p.rank, p.ordered_at, p.id}
@@ -144,7 +149,7 @@ where (t.created_at, t.id) > (:created_at, :id) order by t.created_at, t.id limi
 {postgres: with picked as materialized (}
   select items.place as place, {handed_over}
   from {items} join tasks t on t.id = items.id {sqlite: join bodies b on b.task_id = t.id}
-  where t.status || '' = 'ready' and t.hold is null and t.lane = items.lane
+  where t.status || '' = 'ready' and t.hold is null and t.lane = items.lane and {unexpired}
   order by items.place limit :count
   {postgres: for update of t skip locked)
   select p.*, b.body from picked p join bodies b on b.task_id = p.id order by p.place}

@@ -15,7 +15,8 @@ from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.s
 returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_agent_id, last_runtime_id, claimed_at,
   started_at, granted, charged, attempt_cost, idempotency_key, own_settings, tokens_in, tokens_out,
   (exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed') or exists (select 1 from limit_claims)) as guarded,
-  exists (select 1 from serials) as serialized
+  exists (select 1 from serials) as serialized,
+  exists (select 1 from result_listeners l where l.until > :now) as awaited
 
 -- name: ties_of
 -- Whether anyone waits for one of these, and whether one of these DAGs is more than a lone task.
@@ -30,7 +31,7 @@ update edges set satisfied = true where dependency in (select items.id from {ite
 
 -- name: open_dependents
 -- rows items: id uuid
-select e.dependent, e.dependency from {items} join edges e on e.dependency = items.id where not e.satisfied
+select e.dependent, e.dependency, e.waits, e.any_end from {items} join edges e on e.dependency = items.id where not e.satisfied
 
 -- name: lock_roots
 -- rows items: id uuid
@@ -44,7 +45,7 @@ order by t.id {postgres: for update of t}
 
 -- name: edges_of
 -- rows items: id uuid
-select e.dependent, e.dependency, e.satisfied, e.waits from {items} join edges e on e.dependent = items.id order by e.dependent, e.dependency
+select e.dependent, e.dependency, e.satisfied, e.waits, e.any_end, e.failure from {items} join edges e on e.dependent = items.id order by e.dependent, e.dependency
 
 -- name: lock_what_ends_touch
 -- The DAGs of tasks that change, locked, and in each row whether any claim has a serial key, any breaker has seen a failure,
@@ -67,20 +68,27 @@ update dags set open = items.open, settled = items.settled, status = items.statu
 from {items} where dags.id = items.id
 
 -- name: dag_motion
--- Of each DAG: whether something can still move by itself, and whether something was completed; the first that is found
--- will do. A row with a successor does not count. (The last line is the task that a DAG began with, alone.)
+-- Of each DAG: whether something can still move by itself, whether something was completed, and whether something failed
+-- that no dependent went on without; the first that is found will do. A row with a successor does not count, nor one that
+-- is scheduled and waits for others besides. (The last line is the task that a DAG began with, alone.)
 -- rows items: id uuid
 select items.id as dag_id,
   exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
           where t.dag_id = items.id and t.dag_id <> t.id
             and t.status in ('waiting_approval', 'ready', 'claimed', 'running', 'validating', 'retrying'))
   or exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
-             where t.dag_id = items.id and t.dag_id <> t.id and t.status = 'pending' and t.hold in ('time', 'signal', 'person'))
+             where t.dag_id = items.id and t.dag_id <> t.id and t.status = 'pending'
+               and (t.hold in ('time', 'signal', 'person') or (t.hold = 'scheduled' and t.waiting = 1)))
   or coalesce(o.status in ('waiting_approval', 'ready', 'claimed', 'running', 'validating', 'retrying')
-              or (o.status = 'pending' and o.hold in ('time', 'signal', 'person')), false) as moving,
+              or (o.status = 'pending' and (o.hold in ('time', 'signal', 'person') or (o.hold = 'scheduled' and o.waiting = 1))), false) as moving,
   exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
           where t.dag_id = items.id and t.dag_id <> t.id and t.status = 'completed')
-  or coalesce(o.status = 'completed', false) as completed
+  or coalesce(o.status = 'completed', false) as completed,
+  exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
+          where t.dag_id = items.id and t.dag_id <> t.id and t.status in ('dead_lettered', 'failed')
+            and not exists (select 1 from edges e where e.dependency = t.root_id and e.failure is not null))
+  or coalesce(o.status in ('dead_lettered', 'failed')
+              and not exists (select 1 from edges e where e.dependency = o.root_id and e.failure is not null), false) as unaccepted
 from {items} left join tasks o on o.id = items.id and o.dag_id = o.id and o.newest_id is null
 
 -- name: settle_agents
@@ -131,3 +139,24 @@ from {items} join tasks t on t.id = items.id order by t.id {postgres: for update
 -- rows items: dependent uuid, dependency uuid
 update edges set satisfied = true where (dependent, dependency) in (select items.dependent, items.dependency from {items}) and not satisfied
 returning dependent, dependency
+
+-- name: end_edges
+-- The dependencies have ended without success, and these dependents go on. Like every flip, each counts once.
+-- rows items: dependent uuid, dependency uuid, failure json
+update edges set satisfied = true, failure = items.failure
+from {items} where edges.dependent = items.dependent and edges.dependency = items.dependency and not edges.satisfied
+returning edges.dependent, edges.dependency
+
+-- name: ends_of
+-- How the newest row of each lineage stands, with the error of its dead letter or of its last attempt.
+-- rows items: id uuid
+select r.id as root_id, n.id, n.status, n.failure_reason, n.cancel_reason, coalesce(
+    (select d.error from dead_letters d where d.task_id = n.id and d.round = n.round),
+    (select coalesce(a.error, a.note) from attempts a where a.task_id = n.id order by a.fence desc limit 1)) as error
+from {items} join tasks r on r.id = items.id join tasks n on n.id = coalesce(r.newest_id, r.id)
+
+-- name: forget_failed_waits
+-- What a task has waited for and went on without is asked for anew.
+-- rows items: id uuid
+update edges set any_end = false, failure = null
+where dependent in (select items.id from {items}) and waits and failure is not null

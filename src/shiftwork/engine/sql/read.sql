@@ -128,7 +128,7 @@ select * from settings where workspace = :workspace order by scope, key
 -- name: settings_of_many
 -- The profile and the settings of each of these workspaces, and a row without a key for one that has none.
 -- rows items: name text
-select items.name, w.profile, s.scope, s.key, s.value from {items} left join workspaces w on w.name = items.name
+select items.name, w.profile, w.types_version, s.scope, s.key, s.value from {items} left join workspaces w on w.name = items.name
 left join settings s on s.workspace = items.name order by items.name, s.scope, s.key
 
 -- name: save_setting

@@ -1,5 +1,5 @@
 -- name: insert_tasks
--- insert tasks: id uuid, workspace text, type text, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, boost float, deadline float, path_weight int, dag_id uuid, root_id uuid, parent_id uuid, retry_of uuid, rerun_of uuid, waiting int, block_check_at float, attempts int, max_attempts int, available_at float, last_agent_id text, last_runtime_id text, timeout_sec float, validation text, at_most_once boolean, own_settings boolean, tallied boolean, estimated_cost bigint, budget_id uuid, external_id text, idempotency_key text, target_agent_id text, issue_id text, trigger_type text, session_id text, work_dir text, force_fresh_session boolean, created_at float, updated_at float
+-- insert tasks: id uuid, workspace text, type text, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, boost float, deadline float, path_weight int, dag_id uuid, root_id uuid, parent_id uuid, retry_of uuid, rerun_of uuid, waiting int, block_check_at float, attempts int, max_attempts int, available_at float, last_agent_id text, last_runtime_id text, timeout_sec float, validation text, at_most_once boolean, own_settings boolean, tallied boolean, estimated_cost bigint, budget_id uuid, external_id text, idempotency_key text, target_agent_id text, issue_id text, trigger_type text, session_id text, work_dir text, force_fresh_session boolean, created_at float, updated_at float, expires_at float
 
 -- name: insert_bodies
 -- insert bodies: task_id uuid, body json
@@ -14,8 +14,9 @@ on conflict do nothing
 
 -- name: insert_waits_for
 -- A parent may wait again for a subtask that was done before, and runs once more.
--- insert edges: dependent uuid, dependency uuid, satisfied boolean, waits boolean
-on conflict (dependent, dependency) do update set satisfied = excluded.satisfied, waits = true
+-- insert edges: dependent uuid, dependency uuid, satisfied boolean, waits boolean, any_end boolean, failure json
+on conflict (dependent, dependency) do update set satisfied = excluded.satisfied, waits = true, any_end = excluded.any_end,
+  failure = excluded.failure
 
 -- name: lock_dependencies
 -- Submit and finish meet here: a share lock on the parents, then their states are read with a new snapshot.

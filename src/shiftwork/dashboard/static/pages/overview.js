@@ -64,7 +64,7 @@ function tiles({ status, agents, day, costs, metrics, history }) {
   return h(
     "div",
     { class: "tiles" },
-    tile("Waiting", count(waiting), link("/tasks", parted("Waiting by tier", TIERS.map((tier) => ({ name: label(tier), value: status.tiers[tier] ?? 0, tone: `tier-${tier}` }))))),
+    tile("Waiting", count(waiting), link("/tasks", parted("Waiting by tier", TIERS.map((tier) => ({ name: label(tier), value: status.tiers[tier] ?? 0, tone: `tier-${tier}` })))), status.scheduled ? h("p", {}, `${count(status.scheduled)} scheduled, the next `, when(status.next_scheduled_at)) : null),
     tile("Running", count(running), h("p", {}, `${plural(status.slots.free, "free slot")} of ${status.slots.total}`), meter(status.slots.total - status.slots.free, status.slots.total, "Slots in use")),
     tile("Completed per minute", status.completed_per_minute.toFixed(1), sparkline(throughput(history), "Completed tasks over time"), h("p", {}, `${count(status.completions)} in all`)),
     tile("Wait for an agent", waitOf(quantile(metrics, "p50") || average(status)), waits(metrics)),

@@ -2,7 +2,7 @@
 
 import { change, get, post, save, tryGet } from "../api.js";
 import { h } from "../dom.js";
-import { ask, attempt, badge, button, chip, empty, facts, json, link, meter, panel, table, taskLink } from "../parts.js";
+import { ask, attempt, badge, button, chip, empty, facts, json, link, meter, panel, stateOf, table, taskLink } from "../parts.js";
 import { count, label, money, now, sentence, shortId, span, when } from "../words.js";
 
 const ENDED = new Set(["completed", "cancelled", "failed", "dead_lettered"]);
@@ -32,7 +32,7 @@ export default {
     const { task } = data;
     return [
       h("p", { class: "crumbs" }, link("/tasks", "Tasks"), " / ", h("code", {}, task.id)),
-      h("div", { class: "heading" }, h("h1", {}, task.title ?? task.type), chip(task.status), h("div", { class: "actions" }, actions(data, ctx))),
+      h("div", { class: "heading" }, h("h1", {}, task.title ?? task.type), stateOf(task), h("div", { class: "actions" }, actions(data, ctx))),
       why(data),
       h("div", { class: "columns" }, h("div", {}, timeline(data), logOf(data), stepsOf(data), output(data), input(data)), h("div", {}, about(data), family(data), files(data), story(data))),
     ];
@@ -180,6 +180,8 @@ function about({ task }) {
       ["Started", task.started_at && when(task.started_at)],
       ["Finished", task.finished_at && when(task.finished_at)],
       ["Next attempt", task.available_at && when(task.available_at)],
+      [task.hold === "scheduled" ? "Starts" : "Was scheduled for", task.run_at && when(task.run_at)],
+      ["Expires", task.expires_at && when(task.expires_at)],
       ["Deadline", task.deadline && when(task.deadline)],
       ["Failed attempts", `${task.attempts} of at most ${task.max_attempts}`],
       ["Cost", `${money(task.cost_usd)} · ${count(task.tokens_used.input)} tokens in, ${count(task.tokens_used.output)} out`],
@@ -201,6 +203,7 @@ function family({ task, children }) {
     facts([
       ["DAG", own ? null : link(`/dags/${task.dag_id}`, h("code", {}, shortId(task.dag_id)))],
       ["Needs", task.dependencies.length ? task.dependencies.map((id) => [taskLink(id), task.blocked_by.includes(id) ? " (open) " : " "]) : null],
+      ["Went on without", task.failed_dependencies.length ? task.failed_dependencies.map((each) => h("div", {}, taskLink(each.task_id), " ", chip(each.status), h("small", {}, ` ${each.reason ?? ""}${each.error ? `: ${each.error}` : ""}`))) : null],
       ["Parent", task.parent_id && taskLink(task.parent_id)],
       ["Spawned", children.length ? children.map((child) => h("div", {}, taskLink(child.id, child.title ?? child.type), " ", chip(child.status))) : null],
       ["Retry of", task.retry_of && taskLink(task.retry_of)],

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
+from shiftwork.dags.model import DagTask
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.task import Submitted, Task
 from shiftwork.observe.model import Explanation
 from shiftwork.operation.handle import DagHandle, Patience, TaskHandle
 
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -28,6 +30,10 @@ class SyncTaskHandle(Submitted, Generic[R], frozen=True, dict=True):
         made: SyncTaskHandle[R] = cls(handle.id, handle.status, handle.duplicate, handle.key, handle.dag_id)
         made.__dict__.update(_handle=handle, _wait=wait)
         return made
+
+    def decoded(self, decode: Callable[[Any], S]) -> SyncTaskHandle[S]:
+        """Return the handle of the same task with results of another type."""
+        return SyncTaskHandle.of(self._handle.decoded(decode), self._wait)
 
     def result(self, timeout: Patience = None) -> R:
         """Wait until the task ends and return its result; see `TaskHandle.result`."""
@@ -63,6 +69,14 @@ class SyncDagHandle(list[SyncTaskHandle[Any]]):
         super().__init__(SyncTaskHandle.of(task, wait) for task in dag)
         self.dag_id = dag.dag_id
         self._dag, self._wait = dag, wait
+
+    def results(self, timeout: Patience = None) -> dict[str, DagTask]:
+        """Wait until the DAG ends and return what became of each task; see `DagHandle.results`."""
+        return self._wait(self._dag.results(timeout))
+
+    def result(self, timeout: Patience = None) -> dict[str, Any]:
+        """Wait until the DAG ends and return the result of each task; see `DagHandle.result`."""
+        return self._wait(self._dag.result(timeout))
 
 
 def blocking(answer: Any, wait: Waiting) -> Any:

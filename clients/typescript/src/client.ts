@@ -1,0 +1,207 @@
+/** Every operation of a Shiftwork server, typed from its OpenAPI document, over `fetch`. */
+
+import { errorOf, ResultTimeout, ServerUnavailable } from "./errors.js";
+import type { components, operations } from "./generated/openapi.js";
+import { ROUTES } from "./generated/routes.js";
+
+export type Schemas = components["schemas"];
+export type NewTask = Schemas["NewTask"];
+export type Submitted = Schemas["Submitted"];
+export type Task = Schemas["Task"];
+export type Result = Schemas["Result"];
+export type Usage = Schemas["Usage"];
+export type OperationName = keyof operations & keyof typeof ROUTES;
+
+type Json<T> = T extends { content: { "application/json": infer Body } } ? Body : never;
+type Success<T> = { [Status in keyof T & (200 | 201 | 202)]: Json<T[Status]> }[keyof T & (200 | 201 | 202)];
+type Query<Op> = Op extends { parameters: { query?: infer Given } } ? NonNullable<Given> : never;
+type PathOf<Op> = Op extends { parameters: { path: infer Given } } ? { path: Given } : unknown;
+type BodyOf<Op> = Op extends { requestBody: infer Body }
+  ? { body: Json<Body> }
+  : Op extends { requestBody?: infer Body }
+    ? { body?: Json<NonNullable<Body>> }
+    : unknown;
+
+/** What a call of an operation takes. */
+export type Request<K extends OperationName> = CallOptions & { query?: Query<operations[K]> } & PathOf<operations[K]> &
+  BodyOf<operations[K]>;
+/** What an operation answers. */
+export type Answer<K extends OperationName> = Success<operations[K]["responses"]>;
+
+export interface CallOptions {
+  signal?: AbortSignal | undefined;
+  /** Calls with the same key take effect once. A new one for each call unless given. */
+  idempotencyKey?: string;
+  /** For how long a call is repeated while the server is away; that of the client unless given. */
+  patienceMs?: number;
+}
+
+export interface ClientOptions {
+  /** `http://host:port` of the server. */
+  url: string;
+  /** A token, if the server requires one. */
+  token?: string;
+  workspace?: string;
+  /** Recorded in the events of each call. */
+  actor?: string;
+  /** For how long a call is repeated while the server cannot be reached: 10 s unless given. */
+  patienceMs?: number;
+  fetch?: typeof fetch;
+}
+
+/** A request without its types. */
+interface Sent extends CallOptions {
+  path?: Record<string, unknown>;
+  query?: Record<string, unknown>;
+  body?: unknown;
+}
+
+const AWAY = new Set([429, 502, 503, 504]);
+const RETRY_MS = 200;
+const MAX_RETRY_MS = 2_000;
+/** A server waits at most this long for a result; then it is asked again. */
+const MAX_WAIT_SEC = 25;
+
+export class Client {
+  readonly url: string;
+  readonly #options: ClientOptions;
+  readonly #fetch: typeof fetch;
+
+  constructor(options: ClientOptions | string) {
+    this.#options = typeof options === "string" ? { url: options } : options;
+    const parsed = new URL(this.#options.url);
+    if (!/^https?:$/.test(parsed.protocol) || parsed.username || parsed.password) {
+      throw new TypeError("expected the address of a server, http://host:port, without a password in it");
+    }
+    this.url = parsed.href.replace(/\/+$/, "");
+    this.#fetch = this.#options.fetch ?? globalThis.fetch.bind(globalThis);
+  }
+
+  /** Call any operation by its `operationId`: `client.call("dags_get", { path: { dag_id } })`. */
+  call<K extends OperationName>(name: K, request: Request<K>): Promise<Answer<K>>;
+  async call(name: OperationName, given: CallOptions): Promise<unknown> {
+    const request: Sent = given;
+    const [method, template] = ROUTES[name];
+    const address = this.#address(template, request.path, request.query);
+    const sent: RequestInit = { method, headers: this.#headers(method, request) };
+    if (request.body !== undefined) sent.body = JSON.stringify(request.body);
+    const patience = request.patienceMs ?? this.#options.patienceMs ?? 10_000;
+    return this.#repeated(address, sent, patience, request.signal);
+  }
+
+  #address(template: string, path: Record<string, unknown> = {}, query: Record<string, unknown> = {}): string {
+    const named = template.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(path[name])));
+    const address = new URL(this.url + named);
+    for (const [name, value] of Object.entries({ workspace: this.#options.workspace, view: "native", ...query })) {
+      for (const each of Array.isArray(value) ? value : [value]) {
+        if (each !== undefined && each !== null) address.searchParams.append(name, String(each));
+      }
+    }
+    return address.href;
+  }
+
+  #headers(method: string, request: Sent): Record<string, string> {
+    const headers: Record<string, string> = { accept: "application/json" };
+    if (request.body !== undefined) headers["content-type"] = "application/json";
+    if (this.#options.token) headers["authorization"] = `Bearer ${this.#options.token}`;
+    if (this.#options.actor) headers["x-actor"] = this.#options.actor;
+    if (method !== "GET") headers["idempotency-key"] = request.idempotencyKey ?? crypto.randomUUID();
+    return headers;
+  }
+
+  /** While the server is away, a call is sent again: its key makes it take effect once. */
+  async #repeated(address: string, sent: RequestInit, patienceMs: number, signal?: AbortSignal): Promise<unknown> {
+    const deadline = Date.now() + patienceMs;
+    for (let delay = RETRY_MS; ; delay = Math.min(delay * 2, MAX_RETRY_MS)) {
+      let failure: Error;
+      try {
+        const answer = await this.#fetch(address, signal ? { ...sent, signal } : sent);
+        const text = await answer.text();
+        if (answer.ok) return text ? JSON.parse(text) : null;
+        failure = errorOf(answer.status, parsed(text));
+        if (!AWAY.has(answer.status)) throw new Refused(failure);
+        const asked = Number(answer.headers.get("retry-after"));
+        if (asked > 0) delay = asked * 1000;
+      } catch (error) {
+        if (error instanceof Refused) throw error.cause;
+        if (signal?.aborted) throw signal.reason;
+        failure = new ServerUnavailable(`${this.url} cannot be reached: ${String(error)}`, 0, { cause: error });
+      }
+      if (Date.now() + delay > deadline) throw failure;
+      await sleep(delay, signal);
+    }
+  }
+
+  /** Submit one task. */
+  async submit(task: NewTask, options: CallOptions = {}): Promise<Submitted> {
+    return (await this.call("submit", { ...options, body: task })) as Submitted;
+  }
+
+  /** Submit a batch, all or nothing. Tasks may depend on each other by their `key`. */
+  async submitMany(tasks: NewTask[], options: CallOptions = {}): Promise<Submitted[]> {
+    return (await this.call("submit", { ...options, body: tasks })) as Submitted[];
+  }
+
+  get(taskId: string, options: CallOptions = {}): Promise<Task> {
+    return this.call("get", { ...options, path: { task_id: taskId } });
+  }
+
+  cancel(taskId: string, reason = "cancelled", options: CallOptions = {}): Promise<Schemas["Outcome"]> {
+    return this.call("cancel", { ...options, path: { task_id: taskId }, body: { reason } });
+  }
+
+  /** Why a task is not running, and what would change that. */
+  explain(taskId: string, options: CallOptions = {}): Promise<Schemas["Explanation"]> {
+    return this.call("explain", { ...options, path: { task_id: taskId } });
+  }
+
+  /**
+   * Wait for the end of a task. Throws `TaskFailed`, `TaskCancelled`, `NotFound`, and `ResultTimeout` after
+   * `timeoutSec` (without it, waits as long as it takes). The server waits; nothing is polled.
+   */
+  async result(taskId: string, options: CallOptions & { timeoutSec?: number } = {}): Promise<Result> {
+    const { timeoutSec = Number.POSITIVE_INFINITY, ...call } = options;
+    const deadline = Date.now() + timeoutSec * 1000;
+    for (;;) {
+      const asked = Date.now();
+      const wait = Math.min(Math.max(0, (deadline - asked) / 1000), MAX_WAIT_SEC);
+      try {
+        return await this.call("result", { ...call, path: { task_id: taskId }, query: { wait_sec: wait } });
+      } catch (error) {
+        if (!(error instanceof ResultTimeout) || Date.now() >= deadline) throw error;
+        if (Date.now() - asked < wait * 500) await sleep(50, call.signal); // a server about to stop does not wait
+      }
+    }
+  }
+}
+
+/** Carries a refusal out of the loop that repeats. */
+class Refused extends Error {
+  constructor(cause: Error) {
+    super(cause.message, { cause });
+  }
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+/** Wait, unless the signal says stop; then its reason is thrown. */
+export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    if (signal?.aborted) return reject(signal.reason);
+    const stop = (): void => {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", stop);
+      resolve();
+    }, ms);
+    signal?.addEventListener("abort", stop, { once: true });
+  });
+}

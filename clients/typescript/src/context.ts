@@ -1,0 +1,116 @@
+/** What a handler is given: its task, and what it may do under its claim. */
+
+import type { Client, NewTask, Schemas, Submitted, Task, Usage } from "./client.js";
+import { LeaseLost } from "./errors.js";
+
+/** Thrown by a handler: the attempt failed for this reason. */
+export class Fail extends Error {
+  constructor(
+    message: string,
+    /** `timeout`, `rate_limit`, `auth_failure`, ... or a reason of your own. */
+    readonly reason: string = "agent_error",
+    readonly options: { retry?: boolean; data?: unknown } = {},
+  ) {
+    super(message);
+    this.name = "Fail";
+  }
+}
+
+/** Thrown by a handler: give the task back, without an attempt being counted. */
+export class Release extends Error {
+  constructor(message = "released by its handler") {
+    super(message);
+    this.name = "Release";
+  }
+}
+
+export class Context<Payload = Record<string, unknown>> {
+  readonly task: Task;
+  readonly token: string;
+  /** The model that the queue chose for this attempt, if the task asks for one. */
+  readonly model: string | null;
+  /** Aborted when the task is cancelled, its lease is lost, or its worker stops. Hand it to `fetch` and the like. */
+  readonly signal: AbortSignal;
+  readonly #client: Client;
+  readonly #usage: Required<Omit<Usage, "model">> = { cost_usd: 0, tokens_in: 0, tokens_out: 0 };
+  #yields: string | null = null;
+
+  constructor(client: Client, assignment: Schemas["AssignmentRecord"], signal: AbortSignal) {
+    this.#client = client;
+    this.task = assignment.task;
+    this.token = assignment.token;
+    this.model = assignment.model ?? null;
+    this.signal = signal;
+  }
+
+  get id(): string {
+    return this.task.id;
+  }
+
+  get type(): string {
+    return this.task.type;
+  }
+
+  get payload(): Payload {
+    return (this.task.payload ?? {}) as Payload;
+  }
+
+  /** Why this task should make way soon for an urgent one; null while it need not. */
+  get yields(): string | null {
+    return this.#yields;
+  }
+
+  /** @internal */
+  askToYield(why: string): void {
+    this.#yields = why;
+  }
+
+  /** Do something once, however often the task is tried: a finished step returns its stored result. */
+  async step<T>(name: string, action: () => T | Promise<T>, options: { usage?: Usage } = {}): Promise<T> {
+    const path = { task_id: this.id };
+    const begun = await this.#client.call("steps_begin", { path, body: { token: this.token, name }, signal: this.signal });
+    if (begun.status === "done") return begun.result as T;
+    this.signal.throwIfAborted();
+    const result = await action();
+    const body = { token: this.token, name, result: result ?? null, ...options };
+    const done = await this.#client.call("steps_complete", { path, body });
+    return done.result as T;
+  }
+
+  /** Submit subtasks. They share the budget of this task. */
+  async spawn(tasks: NewTask | NewTask[]): Promise<Submitted[]> {
+    const body = { token: this.token, tasks: Array.isArray(tasks) ? tasks : [tasks] };
+    return (await this.#client.call("spawn", { path: { task_id: this.id }, body, signal: this.signal })).tasks;
+  }
+
+  /** Say how far the work is. */
+  async progress(progress: unknown): Promise<void> {
+    const body = { token: this.token, progress };
+    await this.#client.call("claims_progress", { path: { task_id: this.id }, body, signal: this.signal });
+  }
+
+  /** Add a line to what the task's page shows of the agent's work. */
+  async message(text: string, kind: "text" | "tool_call" | "error" = "text"): Promise<void> {
+    const body = { token: this.token, kind, text };
+    await this.#client.call("claims_message", { path: { task_id: this.id }, body, signal: this.signal });
+  }
+
+  /** Add to what this attempt has cost; it is booked with its result. */
+  spent(usage: Usage): void {
+    this.#usage.cost_usd += usage.cost_usd ?? 0;
+    this.#usage.tokens_in += usage.tokens_in ?? 0;
+    this.#usage.tokens_out += usage.tokens_out ?? 0;
+  }
+
+  /** @internal */
+  usage(): Usage | null {
+    const { cost_usd, tokens_in, tokens_out } = this.#usage;
+    return cost_usd || tokens_in || tokens_out ? { ...this.#usage } : null;
+  }
+
+  /** Throws `LeaseLost` or the reason of the stop, if the work is to end. */
+  check(): void {
+    if (this.signal.aborted && this.signal.reason instanceof LeaseLost) throw this.signal.reason;
+    this.signal.throwIfAborted();
+  }
+}

@@ -1,0 +1,105 @@
+"""`types`: what the payloads and results of each type of task must look like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shiftwork.cli import printing, values
+from shiftwork.cli.groups import listing
+from shiftwork.cli.shell import Answer, Shell, with_queue
+
+if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
+    from shiftwork.task_types.model import TaskType
+
+_SCHEMA: dict[str, Any] = {"type": values.json_object_or_file, "metavar": "JSON"}
+
+
+@listing("types", covers={"declare": "work"})
+def types() -> None:
+    """Show and set what payloads and results of a type must look like. Alone: the list."""
+
+
+@types.command("list")
+@with_queue()
+async def list_(shell: Shell, queue: AnyQueue) -> Answer:
+    """List the types that are registered, and where their workers declare them otherwise."""
+    found = await queue.types.list()
+
+    def text() -> None:
+        columns = ["type", "payload", "result", "options", "set by", "changed", "drift"]
+        printing.table(columns, [_row(each) for each in found], "no types are registered")
+        for each in found:
+            for drift in each.drift:
+                click.echo(f"drift: {printing.clean(each.name)}: {printing.clean(drift.text)}")
+
+    shell.answer(found, text)
+    return None
+
+
+def _row(found: TaskType) -> tuple[object, ...]:
+    options = ", ".join({**found.options.settings(), **found.options.limit()})
+    schemas = (_fields(found.payload_schema), _fields(found.result_schema))
+    return found.name, *schemas, options, found.set_by, printing.when(found.changed_at), len(found.drift) or ""
+
+
+def _fields(schema: dict[str, Any] | None) -> str:
+    """The names of its fields, those that must be given with a star."""
+    if schema is None:
+        return "any"
+    fields = schema.get("properties")
+    if not isinstance(fields, dict) or not fields:
+        return str(schema.get("type", "schema"))
+    required = schema.get("required")
+    starred = required if isinstance(required, list) else []
+    return printing.clip(", ".join(f"{name}*" if name in starred else str(name) for name in fields))
+
+
+@types.command()
+@click.argument("name")
+@with_queue()
+async def show(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+    """Show the schemas and options of type NAME, and where workers declare them otherwise."""
+    found = await queue.types.get(name)
+
+    def text() -> None:
+        facts = [("type", found.name), ("set by", f"{found.set_by} ({found.changed_by})")]
+        facts.append(("changed", printing.when(found.changed_at)))
+        facts += [(key, printing.pretty(value)) for key, value in found.options.settings().items()]
+        facts += [(f"limit {key}", value) for key, value in found.options.limit().items()]
+        facts += [("drift", drift.text) for drift in found.drift]
+        printing.facts(facts)
+        printing.section("Payload", lambda: _print_schema(found.payload_schema))
+        printing.section("Result", lambda: _print_schema(found.result_schema))
+
+    shell.answer(found, text)
+    return None
+
+
+def _print_schema(schema: dict[str, Any] | None) -> None:
+    click.echo("any" if schema is None else printing.pretty(schema))
+
+
+@types.command()
+@click.argument("name")
+@click.option("--payload-schema", **_SCHEMA, help="JSON Schema of payloads: JSON, @file, or - for stdin.")
+@click.option("--result-schema", **_SCHEMA, help="JSON Schema of results: JSON, @file, or - for stdin.")
+@with_queue(create=True)
+async def save(shell: Shell, queue: AnyQueue, *, name: str, **schemas: dict[str, Any] | None) -> Answer:
+    """Set the schemas of type NAME; one that is left out takes anything. Workers do not change them."""
+    found = await queue.types.save(name, **schemas)
+    shell.answer(found, lambda: click.echo(f"The schemas of type {printing.clean(name)} are in force."))
+    return None
+
+
+@types.command()
+@click.argument("name")
+@with_queue()
+async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+    """Stop checking payloads and results of type NAME, until a worker declares it again."""
+    removed = await queue.types.remove(name)
+    line = f"Type {printing.clean(name)} is no longer checked." if removed else f"There is no type {name!r}."
+    shell.answer({"removed": removed}, lambda: click.echo(line))
+    return None

@@ -1,0 +1,33 @@
+"""Tasks that may not start before a time: it counts like any wait of theirs, under a name that no agent can give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shiftwork.engine.rows import TaskRow
+from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.model.task import SCHEDULED
+
+NAME = ""
+"""The waits of agents have a name of at least one character."""
+
+
+def opened(root_id: str, task_id: str, workspace: str, run_at: float, now: float) -> tuple[Any, ...]:
+    """The wait for a task's time, in the column order of `insert_waits`."""
+    return (root_id, NAME, task_id, workspace, "time", "open", None, None, None, run_at, now, None, None, None, None)
+
+
+async def begin(work: UnitOfWork, row: TaskRow, run_at: float) -> None:
+    """Have a task wait for this time instead of any earlier one; its count of waits is for the caller to renew."""
+    await end(work, row)
+    await work.tx.insert("insert_waits", [opened(row.root_id, row.id, row.workspace, run_at, work.now)])
+    row.hold = SCHEDULED
+    work.touch(row)
+
+
+async def end(work: UnitOfWork, row: TaskRow) -> None:
+    """The task waits for no time any more."""
+    await work.tx.run("drop_wait", root=row.root_id, name=NAME)
+    if row.hold == SCHEDULED:
+        row.hold = None
+        work.touch(row)
