@@ -19,6 +19,7 @@ from shiftwork.notifications import policy as notifications
 from shiftwork.notifications.model import SinkFilter
 from shiftwork.notifications.webhooks import _retry_after
 from shiftwork.providers import provider_limits, reset_times
+from shiftwork.search import policy as search
 from shiftwork.server import event_stream, packing
 from shiftwork.settings import resolve
 from shiftwork.settings.model import Bounds, Guard
@@ -254,6 +255,17 @@ READERS_OF_CALLERS: dict[str, Reader] = {
     "references to artifacts": Reader(references.artifact_hash, pumped("artifact:sha256-")),
     "references to outputs": Reader(references.output_of, pumped("task:", "task:a:output")),
     "ids": Reader(lambda text: (ids.parse(text), ids.split_token(text)), pumped("task_", "dag_", "01", "a.")),
+    "short ids": Reader(ids.parse_short, pumped("…", "...", "01", "ABCDEF")),
+    "words of a search": Reader(
+        _refused(lambda text: search.terms(text).fts5),
+        pumped("a ", "' ", '" ', "\ufdfa", "a\u0301", "NEAR("),
+        largest=500,
+    ),
+    "words of a task": Reader(
+        lambda text: search.index_words([text], [text]),
+        pumped("a ", "\\", "\\u00", "\ufdfa", "a\u0301"),
+        largest=20_000,
+    ),
     "unknown settings": Reader(resolve.nearest, pumped("retry.", "retry.max_delay_sec", "max_attempts")),
     "settings": Reader(
         lambda values_: resolve.resolve([resolve.Layer("test", values_)]),
@@ -332,6 +344,7 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     "artifacts/blob_store.py:_PLACE": Pattern(("0" * 16 + "/",)),
     "compat/bridges/redis/foreign.py:TRACEPARENT": Pattern(("00-", "00-" + "1" * 32 + "-")),
     "cli/values.py:_DURATION": Pattern(("1.",)),
+    "cli/suggesting.py:_nearest": NoCaller("compares words that the one who runs the program typed"),
     "cli/values.py:when": "times on the command line",
     "cli/values.py:_parse": "words of the command line",
     "cli/values.py:_word": "words of the command line",
@@ -346,7 +359,10 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     "compat/loki_breaker_file.py:_LINE": Pattern(("a", '"a', "'a", "a:", "a: ")),
     "model/globs.py:_PARTS": Pattern(("**/", "*"), largest=1_000),
     "model/ids.py:_SHOWN": Pattern(("task_",)),
+    "model/ids.py:_SHORT": Pattern(("…", "...", "ABCDEF")),
     "model/ids.py:_UUID": Pattern(("00000000-",)),
+    "search/policy.py:_WORD": Pattern(("a", "é")),
+    "search/policy.py:_ESCAPE": Pattern(("\\", "\\u", "\\u00")),
     "model/keys.py:_ESCAPE": Pattern(("%2",)),
     "model/references.py:_ARTIFACT": Pattern(("artifact:sha256-",)),
     "model/references.py:_OUTPUT": Pattern(("task:", "task:a:output")),

@@ -12,9 +12,9 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 FEATURES = {
-    "access", "agents", "artifacts", "budgets", "control", "dags", "dead_letters", "fairness", "limits", "maintenance",
-    "notifications", "observe", "providers", "snapshots", "steps", "task_logs", "task_types", "triggers",
-    "validation", "waits",
+    "access", "agents", "artifacts", "budgets", "bulk", "control", "dags", "dead_letters", "fairness", "limits",
+    "maintenance", "notifications", "observe", "providers", "search", "snapshots", "steps", "task_logs", "task_types",
+    "triggers", "validation", "waits",
 }  # fmt: skip
 ENGINE = {"model", "settings", "store", "engine", "operation", "features", "tracing"} | FEATURES
 INNER = ENGINE | {"queue", "upkeep", "logs", "config"}

@@ -5,6 +5,7 @@ WITH_OPERATIONS = (
     "agents",
     "artifacts",
     "budgets",
+    "bulk",
     "control",
     "dags",
     "dead_letters",

@@ -86,6 +86,12 @@ COMMANDS = [
     ("answer {asking} --data Rome", "ready", '"status": "ready"'),
     ("cancel {ready} {waiting} --reason unwanted", "cancelled", '"status": "cancelled"'),
     ("cancel --dag {dag}", "cancelled", '"status": "cancelled"'),
+    ("cancel --status ready,pending --type nothing --yes", "0 cancelled", '"matched": 0'),
+    ("cancel --tag web --since 1h --until 2030-01-01 --dry-run", "", '"dry_run": true'),
+    ("retry --failure-reason crash --search boom --type nothing --yes", "0 to be tried again", '"action": "retry"'),
+    ("priority 5 {ready} --note hurry", "ready", '"status": "ready"'),
+    ("priority 5 --agent nemo --issue SHOP-1 --yes", "0 changed", '"action": "set_priority"'),
+    ("search nothing like it --status ready", "no tasks match", '"index_lag": 0'),
     ("rerun {done}", "ready", '"status": "ready"'),
     ("update {ready} --at 2h --expires 2035-01-01", "pending", '"version": 2'),
     ("update {ready} --priority 5 --deadline 2030-01-01 --note hurry --version 1", "ready", '"version": 2'),
@@ -131,8 +137,8 @@ COMMANDS = [
     ("pause code --reason upgrade", "type code paused", '"paused": "code"'),
     ("pause", "the queue paused", '"paused": "*"'),
     ("resume", "the queue was not paused", '"was_paused": false'),
-    ("purge --type nothing --yes", "0 cancelled", '"purged": 0'),
-    ("purge --status ready --tag web --level medium --older-than 1s --held --yes", "cancelled", '"purged"'),
+    ("purge --type nothing --yes", "0 purged", '"changed": 0'),
+    ("purge --status ready --tag web --level medium --older-than 1s --held --yes", "purged", '"action": "purge"'),
     ("rebalance", "nothing to do", "[]"),
     ("events --after 0", "task.completed", '"verb"'),
     ("events --tail 3 --limit 2", "by", '"seq"'),
@@ -448,7 +454,7 @@ def test_purge_asks_for_confirmation(terminal: Terminal, monkeypatch: pytest.Mon
     monkeypatch.setattr("shiftwork.cli.values.is_typed_at", lambda: True)
     assert terminal.run("purge", "--type", "code", stdin="n\n").code == 1
     assert terminal.json("status")["counts"] == {"ready": 1}
-    assert terminal.text("purge", "--type", "code", stdin="y\n").endswith("1 cancelled (purge.mode is cancel)\n")
+    assert terminal.text("purge", "--type", "code", stdin="y\n").endswith("1 purged (cancelled, as purge.mode says)\n")
 
 
 def test_events_command_honours_limit_and_tail(terminal: Terminal) -> None:

@@ -242,6 +242,7 @@ VERBS: dict[str, tuple[ToolResult, Call]] = {
     "artifacts.put_known": (nothing, lambda q, _: q.artifacts.put(b"made", artifact_id=MADE)),
     "cancel": (ready, lambda q, task_id: q.cancel(task_id)),
     "batch.cancel": (ready, lambda q, task_id: q.batch.cancel([task_id])),
+    "bulk.page": (ready, lambda q, _: q.bulk.page("cancel", {"type": "code"})),
     "dags.cancel": (dag, lambda q, dag_id: q.dags.cancel(dag_id)),
     "tasks.rerun": (completed, lambda q, task_id: q.tasks.rerun(task_id)),
     "tasks.rerun_issue": (completed, lambda q, _: q.tasks.rerun_issue("i-1")),
@@ -411,6 +412,15 @@ async def test_repeated_purge_removes_nothing_submitted_since(queue: Queue, monk
     await queue.submit_many([{"type": "code"}] * 3)
     assert await keyed(queue).control.purge(type="code") == 5
     assert (await queue.status()).counts == {"cancelled": 5, "ready": 3}
+
+
+async def test_repeated_page_of_a_bulk_change_says_where_to_go_on(queue: Queue) -> None:
+    made = await queue.submit_many([{"type": "code"}] * 5)
+    first = await keyed(queue).bulk.page("cancel", {"type": "code"}, limit=2)
+    assert (first.changed, first.next) == (2, made[1].id)
+    await queue.submit_many([{"type": "code"}] * 3)
+    assert await keyed(queue).bulk.page("cancel", {"type": "code"}, limit=2) == first
+    assert (await queue.status()).counts == {"cancelled": 2, "ready": 6}
 
 
 async def test_repeated_redrive_retries_nothing_failed_since(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from shiftwork.model.errors import CopyDiffers, InputError, LeaseLost, Shiftwork
 from shiftwork.snapshots import copy as copying
 from shiftwork.snapshots.batches import BATCH_BYTES, MAX_COUNT, MIN_COUNT, BatchSize
 from shiftwork.snapshots.copy import checksum, copy
-from shiftwork.store.catalogue import OF_THE_STORE, tables
+from shiftwork.store.catalogue import DERIVED, OF_THE_STORE, tables
 from shiftwork.store.opening import open_store
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import ids_in_order, sql, take
@@ -30,10 +30,26 @@ COLUMNS = {
 }
 
 
+def _is_copied(table: str) -> bool:
+    return table not in OF_THE_STORE and not table.startswith(DERIVED)
+
+
 async def test_every_table_and_column_is_copied(queue: Queue) -> None:
     found = await sql(queue, COLUMNS[queue.url.partition(":")[0]])
-    there = {(row["t"], row["c"]) for row in found if row["t"] not in OF_THE_STORE}
+    there = {(row["t"], row["c"]) for row in found if _is_copied(row["t"])}
     assert {(table.name, column) for table in tables() for column in table.names} == there
+
+
+async def test_copy_makes_its_own_search_index(queue: Queue, clock: MovedClock, other_url: str) -> None:
+    task_id = (await queue.submit(type="code", title="needle")).id
+    await pass_time(queue, clock, 1)
+    await copy(queue.url, other_url, verify=True)
+    async with Queue.open(other_url, clock=clock) as other:
+        assert [task.id for task in (await other.tasks.list(search="needle")).tasks] == [task_id]
+        assert (await pass_time(other, clock, 1))["search"] == {"indexed": 1}
+        await other.submit_many([{"type": "code"}] * 3)
+        assert [task.id for task in (await other.tasks.list(search="needle")).tasks] == [task_id]
+        assert (await other.get(task_id[-8:])).id == task_id
 
 
 async def test_every_numbered_table_is_known(queue: Queue) -> None:

@@ -25,7 +25,8 @@ FILL = [
     f"""insert into tasks (id, workspace, type, status, lane, rank, ordered_at, priority, boost, path_weight, dag_id,
       root_id, max_attempts, fence, waiting, created_at, updated_at, finished_at, available_at)
     select {{uuid}}, 'default', 'code', case when n <= {DEAD} then 'dead_lettered'
-      when n <= {DEAD + RETRYING} then 'retrying' else 'completed' end, 1, 0, {NOW}, 50, 0.1, 0, {{uuid}}, {{uuid}}, 3, 1, 0, {NOW}, {NOW},
+      when n <= {DEAD + RETRYING} then 'retrying' else 'completed' end,
+      1, 0, {NOW}, 50, 0.1, 0, {{uuid}}, {{uuid}}, 3, 1, 0, {NOW}, {NOW},
       case when n <= {DEAD + RETRYING} then null else {NOW} end, case when n > {DEAD} then {NOW} + n end
     from {{numbers}} where n <= {TASKS}""",
     f"""insert into dead_letters (task_id, round, workspace, type, signature, attempts, poison_pill, dead_lettered_at,
@@ -36,8 +37,8 @@ FILL = [
       case when n <= {DEAD} then {{false}} else {{true}} end
     from {{numbers}} cross join (select 1 as k union all select 2) as two where n <= {TASKS}""",
     f"""insert into waits (root_id, name, task_id, workspace, kind, status, began_at, until, ended_at)
-    select {{uuid}}, 'w', {{uuid}}, 'default', 'time', case when n <= {OPEN} then 'open' else 'met' end, {NOW}, {NOW} + n,
-      case when n <= {OPEN} then null else {NOW} end from {{numbers}} where n <= {TASKS}""",
+    select {{uuid}}, 'w', {{uuid}}, 'default', 'time', case when n <= {OPEN} then 'open' else 'met' end, {NOW},
+      {NOW} + n, case when n <= {OPEN} then null else {NOW} end from {{numbers}} where n <= {TASKS}""",
     f"insert into log_sizes (task_id, size) select {{uuid}}, 100 from {{numbers}} where n <= {TASKS}",
 ]
 

@@ -1,4 +1,4 @@
-"""Commands that change tasks: `cancel`, `rerun`, `update`."""
+"""Commands that change one task: `rerun`, `update`."""
 
 from __future__ import annotations
 
@@ -38,26 +38,6 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 def show_outcome(shell: Shell, outcome: Outcome) -> None:
     shell.answer(_outcome(outcome), lambda: click.echo(f"{outcome.task_id} {outcome.status}"))
-
-
-def _either(*, tasks: tuple[str, ...], dag: str | None, **_: Any) -> None:
-    if bool(tasks) == bool(dag):
-        refuse("name either tasks or a --dag")
-
-
-@click.command(cls=Command)
-@click.argument("tasks", metavar="[TASK]...", nargs=-1)
-@click.option("--reason", default="cancelled", show_default=True, help="The reason, recorded in the history.")
-@click.option("--dag", help="Cancel everything of this DAG that has not ended.")
-@click.option("--version", type=int, help="Only if the task is still at this version.")
-@with_queue(check=_either)
-async def cancel(
-    shell: Shell, queue: AnyQueue, *, tasks: tuple[str, ...], reason: str, dag: str | None, version: int | None
-) -> Answer:
-    """Cancel tasks that have not ended. What depends on them follows, as its settings say."""
-    if dag:
-        return outcomes(shell, await queue.dags.cancel(dag, reason))
-    return outcomes(shell, await queue.batch.cancel(tasks, reason, version=version))
 
 
 @click.command(cls=Command)

@@ -16,6 +16,7 @@ import msgspec
 
 from shiftwork.cli.codes import ExitCode, code_of
 from shiftwork.cli.shell import Answer, Command, common_options, end
+from shiftwork.cli.suggesting import suggestion
 from shiftwork.model.errors import ShiftworkError, StoreDamaged, StoreUnavailable
 
 DONE = "The request may have taken effect; check before you repeat it."
@@ -196,9 +197,12 @@ def _write_anything() -> None:
 
 def _usage(error: click.UsageError) -> dict[str, Any]:
     path = error.ctx.command_path if error.ctx else "shiftwork"
+    what, meant = error.format_message(), None
+    if isinstance(error, click.exceptions.NoSuchCommand | click.exceptions.NoSuchOption):
+        what, meant = error.message, suggestion(error)
     return {
         "code": "usage",
-        "what": " ".join(error.format_message().split()).rstrip("."),  # a list of choices has lines of its own
+        "what": " ".join(what.split()).rstrip("."),  # a list of choices has lines of its own
         "where": path,
-        "hint": f"See `{path} --help`.",
+        "hint": f"Did you mean `{meant}`? See `{path} --help`." if meant else f"See `{path} --help`.",
     }

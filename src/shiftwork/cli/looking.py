@@ -1,4 +1,4 @@
-"""Commands that show tasks: `list`, `show`, `explain`, `history`."""
+"""Commands that show tasks: `list`, `search`, `show`, `explain`, `history`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import click
 import msgspec
 
 from shiftwork.cli import blocked, printing
-from shiftwork.cli.shell import Answer, Command, Shell, filled, with_queue
-from shiftwork.model.states import STORED
+from shiftwork.cli.filtering import conditions, where
+from shiftwork.cli.shell import Answer, Command, Shell, together, with_queue
 from shiftwork.model.task import SCHEDULED
 
 if TYPE_CHECKING:
@@ -20,30 +20,48 @@ if TYPE_CHECKING:
     from shiftwork.observe.model import Explanation
 
 
+_page = together(
+    click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show."),
+    click.option("--after", metavar="TASK", help="Go on behind this task; `next` of the page before."),
+)
+
+
 @click.command("list", cls=Command)
-@click.option("--status", multiple=True, metavar="STATUS", help=f"One of {', '.join(STORED)}. Repeatable.")
-@click.option("--type", help="Tasks of this type.")
-@click.option("--agent", callback=filled, help="Held by this agent, or meant for it.")
-@click.option("--issue", help="Tasks of this issue.")
-@click.option("--tag", help="Tasks with this tag.")
-@click.option("--dag", help="Tasks of this DAG.")
-@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
-@click.option("--after", metavar="TASK", help="Go on behind this task; `next` of the page before.")
+@conditions
+@_page
 @click.option("--newest", is_flag=True, help="The newest first.")
 @with_queue()
-async def list_(shell: Shell, queue: AnyQueue, *, status: tuple[str, ...], **filters: Any) -> Answer:
+async def list_(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
     """List tasks, oldest first unless --newest is given."""
-    page = await queue.tasks.list(status=list(status), **filters)
+    await _list(shell, queue, given, newest=given["newest"])
+    return None
+
+
+@click.command(cls=Command)
+@click.argument("text", nargs=-1, required=True)
+@conditions
+@_page
+@with_queue()
+async def search(shell: Shell, queue: AnyQueue, *, text: tuple[str, ...], **given: Any) -> Answer:
+    """Find tasks by words in their title, payload, tags and errors, newest first."""
+    await _list(shell, queue, {**given, "search": " ".join([*text, given["search"] or ""])}, newest=True)
+    return None
+
+
+async def _list(shell: Shell, queue: AnyQueue, given: dict[str, Any], *, newest: bool) -> None:
+    filters = where(given, queue.now())
+    page = await queue.tasks.list(**filters, after=given["after"], limit=given["limit"], newest=newest)
     now = queue.now()
 
     def text() -> None:
         columns = ["task", "status", "type", "prio", "failed", "agent", "age", "title"]
-        printing.table(columns, [_row(task, now) for task in page.tasks], "no tasks")
+        printing.table(columns, [_row(task, now) for task in page.tasks], "no tasks match" if filters else "no tasks")
         if page.next:
             click.echo(f"More: --after {page.next}", err=True)
+        if page.index_lag:
+            click.echo(f"The search index is {page.index_lag:,} events behind. Some tasks may be missing.", err=True)
 
     shell.answer(page, text)
-    return None
 
 
 def _row(task: Task, now: float) -> tuple[object, ...]:

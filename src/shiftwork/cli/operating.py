@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from shiftwork.cli import blocked, changing, printing, values
-from shiftwork.cli.codes import ExitCode
+from shiftwork.cli import blocked, changing, printing
 from shiftwork.cli.shell import Answer, Command, Shell, current, refuse, with_queue
 from shiftwork.model.bounds import MAX_PAGE
 from shiftwork.model.states import STORED
@@ -108,37 +107,6 @@ async def resume(shell: Shell, queue: AnyQueue, *, kind: str | None) -> Answer:
 
 def _scope(kind: str | None) -> str:
     return f"type {printing.clean(kind)}" if kind else "the queue"
-
-
-def _conditions(*, yes: bool, **conditions: Any) -> None:
-    if not any(conditions[name] for name in ("status", "type", "tag", "level", "older_than")):
-        refuse("a purge needs at least one condition")
-    if not yes and (current().json or not values.is_typed_at()):
-        refuse("refusing to purge without confirmation: pass --yes")
-
-
-@click.command(cls=Command)
-@click.option("--status", multiple=True, metavar="STATUS", help="Tasks in this state. Repeatable.")
-@click.option("--type", help="Tasks of this type.")
-@click.option("--tag", help="Tasks with this tag.")
-@click.option("--level", type=click.Choice(["high", "medium", "low"]), help="Tasks of this level of priority.")
-@click.option("--older-than", type=values.duration, help="Created longer ago than this: 15m, 2h, 3d.")
-@click.option("--held", is_flag=True, help="Also tasks that an agent holds.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@with_queue(check=_conditions)
-async def purge(
-    shell: Shell, queue: AnyQueue, *, yes: bool, older_than: float | None, status: tuple[str, ...], **conditions: Any
-) -> Answer:
-    """Remove tasks that match every condition given: cancel them, or delete them where purge.mode says so."""
-    if not yes and not click.confirm("Remove all tasks that match?", err=True):
-        click.echo("nothing was changed", err=True)
-        return ExitCode.FAILED
-    before = None if older_than is None else queue.now() - older_than
-    count = await queue.control.purge(status=status, created_before=before, **conditions)
-    mode = next(each.value for each in await queue.settings.list() if each.key == "purge.mode")
-    done = "deleted" if mode == "delete" else "cancelled"
-    shell.answer({"purged": count, "mode": mode}, lambda: click.echo(f"{count} {done} (purge.mode is {mode})"))
-    return None
 
 
 @click.command(cls=Command)

@@ -6,18 +6,19 @@ import click
 
 from shiftwork.cli.artifacts import artifacts
 from shiftwork.cli.capacity import backpressure
-from shiftwork.cli.changing import cancel, rerun, update
+from shiftwork.cli.changing import rerun, update
 from shiftwork.cli.copying import copy, restore, snapshot
 from shiftwork.cli.doctor import doctor
 from shiftwork.cli.effects import effects
+from shiftwork.cli.filtering import cancel, priority, purge, retry
 from shiftwork.cli.fleet import agents
 from shiftwork.cli.groups import Root
 from shiftwork.cli.letters import dlq
-from shiftwork.cli.looking import explain, history, list_, show_task
+from shiftwork.cli.looking import explain, history, list_, search, show_task
 from shiftwork.cli.mcp import mcp
 from shiftwork.cli.metering import metrics
 from shiftwork.cli.observing import alerts, dags, failures
-from shiftwork.cli.operating import duties, events, pause, purge, rebalance, resume, status
+from shiftwork.cli.operating import duties, events, pause, rebalance, resume, status
 from shiftwork.cli.protecting import breakers, cooldowns, limits
 from shiftwork.cli.proving import prove
 from shiftwork.cli.quotas import quotas
@@ -55,8 +56,8 @@ def main() -> None:
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Tasks": [
-        *[submit, list_, show_task, logs, explain, history, steps],
-        *[cancel, rerun, update, dlq, dags],
+        *[submit, list_, search, show_task, logs, explain, history, steps],
+        *[cancel, retry, rerun, update, priority, dlq, dags],
     ],
     "Work": [
         *[work, claim, start, heartbeat, progress, message, complete, verdict, fail, release],

@@ -69,6 +69,14 @@ def when(text: str) -> When:
     return When(fixed=at)
 
 
+def past(text: str) -> When:
+    """An ISO-8601 time (UTC where it names no zone) or how long ago: 90s, 15m, 2h, 3d, 1w."""
+    if (seconds := _seconds(text)) is None:
+        return when(text)
+    _refuse_undated(text, time.time() - seconds)
+    return When(later=-seconds)
+
+
 def _refuse_undated(text: str, at: float) -> None:
     """No one could be shown such a time."""
     try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shiftwork.control.model import BridgeInfo, Level, MaintenanceJob
+from shiftwork.control.model import BridgeInfo, MaintenanceJob
 from shiftwork.limits.model import Backpressure
 from shiftwork.model.task import Name, Text
 from shiftwork.observe.model import WaitingWork
 from shiftwork.operation.declare import Namespace, operation
+from shiftwork.search.model import Level
 
 
 class Control(Namespace, name="control", group="Queue"):

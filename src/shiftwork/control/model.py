@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from shiftwork.model.task import Fields, Name
-
-Level = Literal["high", "medium", "low"]
+from shiftwork.search.model import Level
 
 
 class Purge(Fields):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from shiftwork.artifacts import artifact_rows as artifacts
 from shiftwork.control.api import Control
-from shiftwork.control.model import BridgeInfo, Level, MaintenanceJob, Purge
+from shiftwork.control.model import BridgeInfo, MaintenanceJob, Purge
 from shiftwork.engine import dependents
 from shiftwork.engine.change import review_as_cancelled
 from shiftwork.engine.engine import Caller, Engine
@@ -23,11 +23,12 @@ from shiftwork.observe import causes, maintenance_health
 from shiftwork.observe.maintenance_health import Resting
 from shiftwork.observe.model import WaitingWork
 from shiftwork.operation.local import Call, implements, reading, transaction
+from shiftwork.search import index
+from shiftwork.search.model import LEVELS, Level
 from shiftwork.store.store import Row, Tx
 
 BATCH = 500
 WHOLE = "*"
-_LEVELS = {"high": (None, 30.0), "medium": (30.0, 60.0), "low": (60.0, None)}
 _FIRST = "00000000-0000-0000-0000-000000000000"
 
 
@@ -93,7 +94,7 @@ async def _purge_page(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, purge: Purge, after: str | None
 ) -> tuple[int, str | None]:
     """One bounded page of a purge: how many went, and where to continue."""
-    low, high = _LEVELS.get(purge.level or "", (None, None))
+    low, high = LEVELS.get(purge.level or "", (None, None))
     statuses = purge.status or ["pending", "waiting_approval", "ready", "retrying"] + (
         sorted(CLAIMED_STATES) if purge.held else []
     )
@@ -112,19 +113,29 @@ async def _purge_page(
         after=after or _FIRST,
         count=BATCH,
     )
+    removed = await purge_tasks(tx, engine, caller, workspace, [row["id"] for row in found], statuses)
+    return len(removed), found[-1]["id"] if len(found) == BATCH else None
+
+
+async def purge_tasks(
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, task_ids: Sequence[str], statuses: Collection[str]
+) -> list[str]:
+    """Remove those of these tasks that are still in one of these states, as the setting `purge.mode` says."""
+    mode = (await engine.settings_cache.load(tx, workspace)).settings().purge.mode
     work = UnitOfWork(tx, engine, caller)
-    locked = await work.lock(row["id"] for row in found)
+    locked = await work.lock(task_ids)
     rows = [row for row in locked if row.status in statuses and work.is_newest(row)]
-    if settings.purge.mode == "delete":
+    if mode == "delete":
         rows = [row for row in rows if row.status not in CLAIMED_STATES]
         await _delete(work, rows)
     else:
+        rows = [row for row in rows if row.status not in FINAL]
         for row in rows:
             await review_as_cancelled(work, row, "purged")
             dependents.cancel_row(work, row, "purged")
         await dependents.cancel_dependents(work, {row.root_id for row in rows})
         await work.save()
-    return len(rows), found[-1]["id"] if len(found) == BATCH else None
+    return [row.id for row in rows]
 
 
 async def _delete(work: UnitOfWork, rows: list[TaskRow]) -> None:
@@ -174,6 +185,7 @@ async def erase(tx: Tx, task_ids: list[str]) -> None:
             "tasks",
         ):
             await tx.run(f"delete_{table}", items=items)
+        await index.forget(tx, task_ids)
 
 
 @implements(Control.blocked)

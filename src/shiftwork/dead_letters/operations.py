@@ -23,7 +23,7 @@ from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import check, ids, reasons
 from shiftwork.model.errors import InputError, NotFound, ShiftworkError, WrongState
 from shiftwork.model.outcome import Outcome
-from shiftwork.model.states import SETTLED, State
+from shiftwork.model.states import FINAL, SETTLED, State
 from shiftwork.model.task import NewTask, Task, dollars
 from shiftwork.model.times import epoch
 from shiftwork.operation.local import Call, implements, reading
@@ -90,7 +90,9 @@ def _refusal(work: UnitOfWork, row: TaskRow | None, task_id: str, verdict: Revie
     if row is None:
         return NotFound(f"there is no task {shown}", task_id=shown)
     if row.status not in SETTLED or not work.is_newest(row):
-        return WrongState(f"task {shown} is {row.status}, not a dead letter", task_id=shown, status=row.status)
+        what = f"task {shown} is {row.status}, not a dead letter"
+        hint = "Use rerun to repeat a task that has ended." if row.status in FINAL else None
+        return WrongState(what, hint=hint, task_id=shown, status=row.status)
     return check_version(work.engine, row, verdict.version)
 
 

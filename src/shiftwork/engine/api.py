@@ -51,6 +51,7 @@ from shiftwork.observe.model import Explanation, Status
 from shiftwork.operation.declare import Executor, Namespace, Operation, operation, operation_of
 from shiftwork.operation.handle import DagHandle, Patience, TaskHandle, in_turns
 from shiftwork.operation.parameters import Accepts
+from shiftwork.search.model import Search
 
 T = TypeVar("T")
 SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, UnknownReference) + (
@@ -317,14 +318,36 @@ class Tasks(Namespace, name="tasks"):
         parent: Name | None = None,
         since: float | None = None,
         until: float | None = None,
+        search: Search | None = None,
+        reason: str | None = None,
         after: Name | None = None,
         limit: PageSize = 100,
         newest: bool = False,
     ) -> Page:
         """Return tasks in the order of their creation, a page at a time; with `newest`, the newest first.
 
-        `next` is the cursor of the following page.
+        `status` may name several states, with commas. `search` is one or more words that each task must have in its
+        title, payload, tags or errors; a word of three letters or more may be the beginning of one. `reason` is why it
+        last failed. `next` is the cursor of the following page.
         """
+
+    @operation("GET /api/counts", "read", envelope="counts", errors=(NotFound,))
+    async def count(  # a filter each, all optional and by name
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        type: str | None = None,
+        agent: str | None = None,
+        issue: str | None = None,
+        tag: str | None = None,
+        dag: str | None = None,
+        parent: Name | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        search: Search | None = None,
+        reason: str | None = None,
+    ) -> dict[str, int]:
+        """Return how many tasks there are in each state, through the same filters as `list`."""
 
 
 class Batch(Namespace, name="batch", group="Tasks"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from shiftwork.engine import dependencies, dependents, paths
 from shiftwork.engine.dependencies import Dependency, block_check_at, refuse_outer_cycle
 from shiftwork.engine.dependents import inherit_fate
@@ -183,6 +185,40 @@ async def update(
     await inherit_fate(work, {row.root_id: above})
     await work.save()
     return Outcome(name, row.status, data={"version": row.version})
+
+
+async def set_priority(
+    tx: Tx, engine: Engine, caller: Caller, task_ids: Sequence[str], priority: float, note: str | None
+) -> list[Outcome]:
+    """Change the priority of tasks that no one holds; each has its own outcome."""
+    work = UnitOfWork(tx, engine, caller)
+    found = {row.id: row for row in await work.lock(sorted(task_ids))}
+    changed = [row for row in found.values() if row.status in WAITING and work.is_newest(row)]
+    bodies = await tx.all("read_bodies", items=[(row.id,) for row in changed]) if changed else ()
+    written = [(row["task_id"], as_json({**msgspec.json.decode(row["body"]), "priority": priority})) for row in bodies]
+    if written:
+        await tx.run("save_bodies", items=sorted(written))
+    for row in changed:
+        before, row.priority = row.priority, priority
+        work.touch(row)
+        settings = await work.settings_of(row)
+        path, data = await guard.reconsider(work, row, settings)
+        if row.status == State.READY and path is None:
+            work.mark_ready(row, settings)
+        work.emit(row, "updated", path, reason=note, data={"priority": {"from": before, "to": priority}, **data})
+    await work.save()
+    done = {row.id for row in changed}
+    return [_priority_outcome(task_id, found.get(task_id), task_id in done) for task_id in task_ids]
+
+
+def _priority_outcome(task_id: str, row: TaskRow | None, is_changed: bool) -> Outcome:  # noqa: FBT001  # called once
+    shown = ids.show_task(task_id)
+    if row is None:
+        return Outcome(shown, error=NotFound(f"there is no task {shown}", task_id=shown))
+    if not is_changed:
+        what = f"task {shown} is {row.status}; only an unclaimed task can be changed"
+        return Outcome(shown, error=WrongState(what, task_id=shown, status=row.status))
+    return Outcome(shown, row.status)
 
 
 CLEARED = frozenset({"deadline", "run_at", "expires_at", "timeout_sec"})

@@ -27,6 +27,14 @@ async def read(store: Store, after: int, count: int, workspace: str | None = Non
     return Part(rows, last)
 
 
+async def settled(store: Store, after: int, count: int) -> int:
+    """The number of the last of so many events behind a number, once nothing more will come up to it."""
+    last, whole = await store.read(lambda tx: _last_of(tx, after, count))
+    if not whole:
+        await store.settle_events()
+    return last
+
+
 async def newest(store: Store) -> int:
     """The number behind which everything stands that is committed from now on."""
     seq = await store.read(last)
@@ -52,12 +60,17 @@ async def read_alerts(store: Store, after: int, count: int) -> Part:
     return Part(rows, last)
 
 
-async def _read_page(tx: Tx, after: int, count: int, workspace: str | None) -> tuple[int, bool, Sequence[Row]]:
+async def _last_of(tx: Tx, after: int, count: int) -> tuple[int, bool]:
+    """The last of so many numbers, and whether none before it is missing."""
     numbers = await tx.all("event_numbers", after=after, count=count)
-    if not numbers:
+    last = int(numbers[-1]["seq"]) if numbers else after
+    return last, last - after == len(numbers)
+
+
+async def _read_page(tx: Tx, after: int, count: int, workspace: str | None) -> tuple[int, bool, Sequence[Row]]:
+    last, whole = await _last_of(tx, after, count)
+    if last == after:
         return after, True, ()
-    last = int(numbers[-1]["seq"])
-    whole = last - after == len(numbers)
     return last, whole, await _upto(tx, after, last, workspace) if whole else ()
 
 

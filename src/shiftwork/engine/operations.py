@@ -18,15 +18,17 @@ from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.prepare import Plans, Prepared, prepare, traced
 from shiftwork.engine.submit import DagFields, ceiling, lanes_of
 from shiftwork.model import check, ids
-from shiftwork.model.errors import InputError, NotFound, TooLarge
+from shiftwork.model.errors import NotFound, TooLarge
 from shiftwork.model.history import Attempt, EventPage, History, Transition
 from shiftwork.model.outcome import Outcome
-from shiftwork.model.states import FINAL, STORED
+from shiftwork.model.states import FINAL
 from shiftwork.model.task import Changes, NewDag, NewTask, Page, Result, Submitted, Task
 from shiftwork.observe import explain as explaining
 from shiftwork.observe import status as overview
 from shiftwork.observe.model import Explanation, Status
 from shiftwork.operation.local import Call, implements, reading
+from shiftwork.search import selection, short_ids
+from shiftwork.search.model import TaskFilter
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
 
@@ -99,6 +101,8 @@ async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
 @reading(Everyday.get)
 async def get(tx: Tx, engine: Engine, caller: Caller, workspace: str, task_id: str) -> Task:
     found = await get_many(tx, engine, caller, workspace, [task_id])
+    if not found and (uuid := await short_ids.find(tx, workspace, task_id)):
+        found = await read.tasks(tx, engine, workspace, [uuid])
     if not found:
         raise NotFound(f"there is no task {task_id!r}", task_id=task_id)
     return found[0]
@@ -244,7 +248,7 @@ async def count_by_tag(tx: Tx, engine: Engine, caller: Caller, workspace: str, t
 
 
 @implements(Tasks.list)
-async def list_tasks(  # a filter each
+async def list_tasks(  # noqa: PLR0913  # a filter each
     call: Call,
     *,
     status: str | Sequence[str] | None = None,
@@ -256,32 +260,75 @@ async def list_tasks(  # a filter each
     parent: str | None = None,
     since: float | None = None,
     until: float | None = None,
+    search: str | None = None,
+    reason: str | None = None,
     after: str | None = None,
     limit: int = 100,
     newest: bool = False,
 ) -> Page:
-    statuses = [status] if isinstance(status, str) else [*(status or [])]
-    if unknown := [each for each in statuses if each not in STORED]:
-        raise InputError(f"there is no status {unknown[0]!r}", where="status", hint="One of " + ", ".join(STORED) + ".")
-
-    async def load(tx: Tx) -> Page:
-        rows = await tx.all(
-            "list_newest_tasks" if newest else "list_tasks",
-            workspace=call.workspace,
-            after=None if after is None else await read.find(tx, call.workspace, after),
+    where = selection.checked(
+        TaskFilter(
+            status=_listed(status),
             type=type,
             agent=agent,
             issue=issue,
-            dag=None if dag is None else read.find_dag(dag),
-            parent=None if parent is None else await read.find(tx, call.workspace, parent),
+            tag=tag,
+            dag=dag,
+            parent=parent,
             since=since,
             until=until,
-            tag=tag,
-            any_status=not statuses,
-            statuses=msgspec.json.encode(statuses).decode(),
-            count=limit,
+            search=search,
+            reason=reason,
         )
-        tasks = await read.tasks(tx, call.engine, call.workspace, [row["id"] for row in rows])
-        return Page(tasks, tasks[-1].id if len(rows) == limit else None)
+    )
+
+    async def load(tx: Tx) -> Page:
+        cursor = None if after is None else await read.find(tx, call.workspace, after)
+        chosen = await selection.select(tx, call.workspace, where)
+        uuids = await chosen.page(tx, cursor, limit, newest=newest)
+        tasks = await read.tasks(tx, call.engine, call.workspace, uuids)
+        return Page(tasks, tasks[-1].id if len(uuids) == limit else None, chosen.lag)
 
     return await call.read(load)
+
+
+def _listed(status: str | Sequence[str] | None) -> str | list[str] | None:
+    return status if status is None or isinstance(status, str) else list(status)
+
+
+@implements(Tasks.count)
+async def count_tasks(  # a filter each
+    call: Call,
+    *,
+    status: str | Sequence[str] | None = None,
+    type: str | None = None,
+    agent: str | None = None,
+    issue: str | None = None,
+    tag: str | None = None,
+    dag: str | None = None,
+    parent: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    search: str | None = None,
+    reason: str | None = None,
+) -> dict[str, int]:
+    where = selection.checked(
+        TaskFilter(
+            status=_listed(status),
+            type=type,
+            agent=agent,
+            issue=issue,
+            tag=tag,
+            dag=dag,
+            parent=parent,
+            since=since,
+            until=until,
+            search=search,
+            reason=reason,
+        )
+    )
+
+    async def count(tx: Tx) -> dict[str, int]:
+        return await (await selection.select(tx, call.workspace, where)).counts(tx)
+
+    return await call.read(count)

@@ -19,6 +19,7 @@ from shiftwork.model.events import names
 from shiftwork.model.history import Attempt, Event
 from shiftwork.model.states import FINAL, State
 from shiftwork.model.task import Claim, Dag, Failed, Result, Task, Verdict, dollars
+from shiftwork.search import short_ids
 from shiftwork.settings.model import Settings
 from shiftwork.store.store import Row, Tx
 from shiftwork.waits.open_waits import wait_of
@@ -41,9 +42,14 @@ class TaskContext(NamedTuple):
     aliases: Sequence[Row] = ()
 
 
-async def find(tx: Tx, workspace: str, reference: str) -> str:
-    """The UUID of a task named by either written form of its id, or by the caller's own name for it."""
+async def find(tx: Tx, workspace: str, reference: str, *, exact: bool = False) -> str:
+    """The UUID of a task named by its id in either written form, by the caller's own name for it, or by a short id.
+
+    With `exact` by no short id: one that another system made up could be the end of an id of ours.
+    """
     (uuid,) = await find_many(tx, workspace, [reference])
+    if uuid is None and not exact:
+        uuid = await short_ids.find(tx, workspace, reference)
     if uuid is None:
         raise NotFound(f"there is no task {reference!r}", task_id=reference)
     return (await kept(tx, workspace, [uuid])).get(uuid, uuid)

@@ -28,6 +28,7 @@ from shiftwork.maintenance.write_probe import ProcessHeartbeat
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreError
 from shiftwork.notifications import maintenance as notifications
 from shiftwork.observe import maintenance as observe
+from shiftwork.search import maintenance as search
 from shiftwork.settings.model import Maintenance
 from shiftwork.snapshots import maintenance as snapshots
 from shiftwork.store.store import Tx
@@ -86,6 +87,7 @@ JOBS: dict[str, JobSpec] = {
     "notifications": JobSpec(
         notifications.forget, lambda m: m.notifications_sec, notifications.fill, looked_for=True, slow=True
     ),
+    "search": JobSpec(search.elect, lambda m: m.search_sec, search.fill, looked_for=True, slow=True),
     "stale": JobSpec(duties.stale, lambda m: m.stale_sec, slow=True),
     "displaced": JobSpec(duties.displaced, lambda m: m.dead_letter_sec, slow=True),
     "metrics": JobSpec(observe.mark_seen, lambda m: m.metrics_sec, observe.measure, slow=True),

@@ -132,6 +132,9 @@ select 'budgets', null, null, case when exists (select 1 from budgets where clos
 union all
 select 'notifications', null, null, case when exists (select 1 from sinks) then 0 end, 'work'
 union all
+select 'search', null, null, case when coalesce((select max(seq) from events), 0) > coalesce((select read_to from search_marks
+  where name = 'tasks'), 0) then 0 end, 'work'
+union all
 select 'presence', null, null, case when exists (select 1 from runtimes where presence is not null and status = 'active')
   then 0 end, 'work'
 

@@ -161,6 +161,13 @@ class NotFound(ShiftworkError):
     hint = "Check the id and the workspace."
 
 
+class AmbiguousId(NotFound):
+    """Several tasks have an id that ends as the one given; `candidates` lists the first of them."""
+
+    code = "ambiguous_id"
+    hint = "Give more of the id."
+
+
 class ConflictError(ShiftworkError):
     code = "conflict"
 

@@ -13,6 +13,8 @@ _PAIRS = [a + b for a in _CROCKFORD for b in _CROCKFORD]
 _SHIFTS = range(100, -1, -10)
 _TO_BASE32 = str.maketrans(_CROCKFORD, "0123456789abcdefghijklmnopqrstuv")  # the digits int() knows
 _SHOWN = re.compile(r"(?:(task|dag)_)?([0-7][0-9A-HJKMNP-TV-Z]{25})", re.IGNORECASE)
+_SHORT = re.compile(r"(?:…|\.\.\.)?([0-9A-HJKMNP-TV-Z]{6,25})", re.IGNORECASE)
+"""At least as much as is printed anywhere: less would often be the end of someone else's id."""
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -97,6 +99,17 @@ def parse(text: str) -> str | None:
     if _UUID.fullmatch(text):
         return _dashed(text.replace("-", "").lower())
     return None
+
+
+def tail(uuid: str) -> str:
+    """The written id backwards: a short id, turned around likewise, is the beginning of it."""
+    return _crockford(uuid)[::-1]
+
+
+def parse_short(text: str) -> str | None:
+    """The end of a written id, turned around; None where the text cannot be one. `…` may stand for what is left out."""
+    short = _SHORT.fullmatch(text)
+    return short[1].upper()[::-1] if short else None
 
 
 def shown(name: str) -> str:

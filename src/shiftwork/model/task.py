@@ -397,6 +397,8 @@ class Page(msgspec.Struct, frozen=True):
 
     tasks: list[Task]
     next: str | None
+    index_lag: int = 0
+    """Events that the search index has yet to read: a search may miss what they changed. 0 where it missed nothing."""
 
 
 class Dag(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from shiftwork.agents.api import Agents, Runtimes
     from shiftwork.artifacts.api import Artifacts
     from shiftwork.budgets.api import Budgets
+    from shiftwork.bulk.api import Bulk
     from shiftwork.control.api import Control
     from shiftwork.dags.api import Dags
     from shiftwork.dead_letters.api import DeadLetters
@@ -126,6 +127,12 @@ class AnyQueue(Everyday, WorkerVerbs):
         from shiftwork.budgets.api import Budgets
 
         return Budgets(self._executor)
+
+    @cached_property
+    def bulk(self) -> Bulk:
+        from shiftwork.bulk.api import Bulk
+
+        return Bulk(self._executor)
 
     @cached_property
     def control(self) -> Control:

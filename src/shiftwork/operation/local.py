@@ -21,11 +21,12 @@ from shiftwork.engine.coalesce import Coalescer
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.result_waiters import Kind, ResultWaiters
 from shiftwork.model import check, ids
-from shiftwork.model.errors import InputError, NotFound
+from shiftwork.model.errors import AmbiguousId, InputError, NotFound
 from shiftwork.model.outcome import Outcome, Token, parse_token
 from shiftwork.observe.metrics_cache import MetricsCache, Tally
 from shiftwork.observe.status import TaskCounts
 from shiftwork.operation.declare import Operation, operation_of
+from shiftwork.search import short_ids
 from shiftwork.store.store import Tx, Verb
 
 P = ParamSpec("P")
@@ -158,13 +159,21 @@ class Call:
             uuids = [merged.get(uuid, uuid) if uuid else None for uuid in uuids]
             foreign = {row["id"] for row in rows if row["workspace"] != self.workspace}
             return [
-                _unknown(reference if uuid is None else ids.show_task(uuid))
-                if uuid is None or uuid in foreign
+                await self._find_short(tx, reference)
+                if uuid is None
+                else _unknown(ids.show_task(uuid))
+                if uuid in foreign
                 else uuid
                 for uuid, reference in zip(uuids, references, strict=True)
             ]
 
         return await self.read(look)
+
+    async def _find_short(self, tx: Tx, reference: str) -> str | NotFound:
+        try:
+            return await short_ids.find(tx, self.workspace, reference) or _unknown(reference)
+        except AmbiguousId as error:
+            return error
 
     async def token(self, token: str | Token) -> Token:
         """A claim token; the task may be named by the caller's own id in it."""

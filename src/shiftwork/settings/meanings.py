@@ -159,6 +159,7 @@ MEANING: dict[str, str] = {
     "maintenance.budgets_sec": "How often tasks that a budget holds back are looked at again.",
     "maintenance.notifications_sec": "How often what sinks want to be notified of is looked for.",
     "maintenance.triggers_sec": "How often schedules that are due, and events that triggers wait for, are looked for.",
+    "maintenance.search_sec": "How often the words of new and changed tasks are put into the search index.",
     "maintenance.metrics_sec": "How often what alerts are raised about is looked at and metrics are kept, and how "
     "old the counts of more than 100,000 tasks may be that `status` tells.",
     "maintenance.snapshot_sec": "How often a snapshot of the queue is taken, where that is done.",

@@ -235,6 +235,7 @@ class Maintenance(Part, frozen=True):
     budgets_sec: Seconds = 1
     notifications_sec: Seconds = 1
     triggers_sec: Seconds = 0.5
+    search_sec: Seconds = 1
     metrics_sec: Seconds = 30
     snapshot_sec: Seconds = 60
     dead_letter_sec: Seconds = 300

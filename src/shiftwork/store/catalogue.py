@@ -17,6 +17,9 @@ from shiftwork.store.statements import Column, only
 OF_THE_STORE = frozenset({"migrations", "duties"})
 """Tables that report one database and not of its queue: how it was made, and when its housekeeping ran."""
 
+DERIVED = "search_"
+"""How the names of tables begin that are made again from the others, and are part of no copy."""
+
 SHARED_TABLES = frozenset({"workspaces", "meters", "meter_marks", "metric_snapshots"})
 """Tables that have rows as soon as a queue is opened and its maintenance jobs run, before anyone has done anything."""
 
@@ -51,9 +54,13 @@ def tables() -> tuple[Table, ...]:
                 made.execute(statement)
         known = "select name, sql from sqlite_schema where type = 'table' and name not like 'sqlite_%' order by name"
         found = [(str(name), str(text)) for name, text in made.execute(known)]
-        return tuple(_table(made, name, text) for name, text in found if name not in OF_THE_STORE)
+        return tuple(_table(made, name, text) for name, text in found if _is_copied(name))
     finally:
         made.close()
+
+
+def _is_copied(name: str) -> bool:
+    return name not in OF_THE_STORE and not name.startswith(DERIVED)
 
 
 def _with_types(text: str) -> str:

@@ -70,7 +70,7 @@ async def _named(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> dict[
     found: dict[str, ScriptClaim] = {}
     for claim in claims:
         with suppress(NotFound, InputError):
-            found[await read.find(tx, workspace, claim.task_id)] = claim
+            found[await read.find(tx, workspace, claim.task_id, exact=True)] = claim
     return found
 
 

@@ -32,6 +32,10 @@ and (cast(:parent as {postgres: uuid}{sqlite: text}) is null or t.parent_id = :p
 and (cast(:since as {postgres: double precision}{sqlite: real}) is null or t.created_at >= :since)
 and (cast(:until as {postgres: double precision}{sqlite: real}) is null or t.created_at < :until)
 and (cast(:tag as text) is null or exists (select 1 from tags g where g.workspace = t.workspace and g.tag = :tag and g.task_id = t.id))
+and (cast(:reason as text) is null or t.failure_reason = :reason)
+and (cast(:least as {postgres: double precision}{sqlite: real}) is null or t.priority >= :least)
+and (cast(:most as {postgres: double precision}{sqlite: real}) is null or t.priority < :most)
+and (cast(:as_of as {postgres: double precision}{sqlite: real}) is null or t.created_at <= :as_of)
 and (:any_status or t.status in (select {postgres: jsonb_array_elements_text(cast(:statuses as jsonb))}{sqlite: value from json_each(:statuses)}))
 
 -- name: list_tasks
@@ -47,6 +51,44 @@ select t.id from tasks t
 where t.workspace = :workspace and (cast(:after as {postgres: uuid}{sqlite: text}) is null or t.id < :after)
   and {filtered}
 order by t.id desc limit :count
+
+-- name: count_tasks
+-- How many there are in each state, through the same filters.
+select t.status, count(*) as total from tasks t where t.workspace = :workspace and {filtered} group by t.status
+
+-- part: found
+with found(id) as (
+  select e.task_id from search_words w {sqlite: cross }join search_entries e on {postgres: e.task_id = w.task_id}{sqlite: e.number = w.rowid}
+  where {postgres: w.words @@ cast(cast(:tsquery as text) as tsquery)}{sqlite: w.search_words match :fts5}
+    and e.workspace = :workspace and not exists (select 1 from {changed} where changed.id = e.task_id)
+  union all select matching.id from {matching}
+)
+
+-- name: list_found_tasks
+-- The same among tasks that a search found: by the index, or among those that changed since it was last written.
+-- rows changed: id uuid
+-- rows matching: id uuid
+{found}
+select t.id from found {sqlite: cross }join tasks t on t.id = found.id
+where t.workspace = :workspace and (cast(:after as {postgres: uuid}{sqlite: text}) is null or t.id > :after)
+  and {filtered}
+order by t.id limit :count
+
+-- name: list_newest_found_tasks
+-- rows changed: id uuid
+-- rows matching: id uuid
+{found}
+select t.id from found {sqlite: cross }join tasks t on t.id = found.id
+where t.workspace = :workspace and (cast(:after as {postgres: uuid}{sqlite: text}) is null or t.id < :after)
+  and {filtered}
+order by t.id desc limit :count
+
+-- name: count_found_tasks
+-- rows changed: id uuid
+-- rows matching: id uuid
+{found}
+select t.status, count(*) as total from found {sqlite: cross }join tasks t on t.id = found.id
+where t.workspace = :workspace and {filtered} group by t.status
 
 -- name: tasks_of_dag
 select t.id, t.workspace, t.status, t.root_id, t.newest_id, t.cost, t.fence,

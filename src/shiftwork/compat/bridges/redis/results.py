@@ -75,7 +75,7 @@ async def _understand(context: BridgeContext, word: StreamEntry) -> WorkerReply 
 
 async def _message(context: BridgeContext, word: StreamEntry, report: Result) -> WorkerReply:
     store, workspace = context.queue.engine.store, context.bridge.workspace
-    uuid = await store.read(lambda tx: read.find(tx, workspace, check.name(report.task_id, "task_id")))
+    uuid = await store.read(lambda tx: read.find(tx, workspace, check.name(report.task_id, "task_id"), exact=True))
     worker = None if report.worker is None else check.name(report.worker, "worker")
     if report.data is not None:
         reports.as_result(report.data)

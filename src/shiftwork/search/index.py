@@ -1,0 +1,85 @@
+"""The index of words: written behind the event log, and what is too new for it looked through when it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from shiftwork.engine import event_log
+from shiftwork.model import ids
+from shiftwork.search.policy import Terms, index_words
+from shiftwork.store.store import Row, Tx
+
+FRESH = 1_000
+"""Events behind the index that a search looks through itself."""
+
+_TEXTS = ("title", "type", "external_id", "issue_id", "tool_name", "created_by", "trigger_summary", "tags")
+_ERRORS = ("failure_reason", "cancel_reason", "errors")
+
+
+class Entry(NamedTuple):
+    """One task in the index."""
+
+    id: str
+    words: list[str]
+
+
+class Found(NamedTuple):
+    """What a search adds to a statement that lists tasks."""
+
+    parameters: dict[str, Any]
+    lag: int
+    """Events that neither the index nor the search has looked at; 0 where it found everything."""
+
+
+async def read_mark(tx: Tx) -> int:
+    """The number up to which the log is in the index."""
+    row = await tx.one("read_search_mark")
+    return int(row["read_to"]) if row else 0
+
+
+async def read_texts(tx: Tx, task_ids: Sequence[str]) -> Sequence[Row]:
+    """What these tasks are found by, as they stand now; those that are gone are left out."""
+    return await tx.all("search_texts", items=[(each,) for each in task_ids]) if task_ids else ()
+
+
+def entry(row: Row) -> Entry:
+    """A task with its words."""
+    texts = [row[name] for name in (*_TEXTS, *_ERRORS)]
+    return Entry(row["id"], index_words(texts, [row["payload"], row["spec"]]))
+
+
+async def find(tx: Tx, workspace: str, terms: Terms) -> Found:
+    """The parameters that a statement needs to list what matches: the index, and what has changed since."""
+    mark, newest = await read_mark(tx), await event_log.last(tx)
+    after = max(mark, newest - FRESH)
+    changed = await tx.all("changed_tasks", after=after, last=newest, workspace=workspace) if newest > after else ()
+    texts = await read_texts(tx, [row["id"] for row in changed])
+    fresh = [found.id for found in map(entry, texts) if terms.match(found.words)]
+    parameters = {
+        "tsquery": terms.tsquery,
+        "fts5": terms.fts5,
+        "changed": [(row["id"],) for row in changed],
+        "matching": [(each,) for each in fresh],
+    }
+    return Found(parameters, after - mark)
+
+
+async def write(tx: Tx, after: int, last: int, found: Sequence[Entry]) -> int | None:
+    """Put entries into the index, read from the log up to `last`; None where another process did."""
+    mark = await tx.one("lock_search_mark")
+    if mark is None or mark["read_to"] != after:
+        return None
+    if found:
+        await tx.run("save_search_entries", items=[(each.id, ids.tail(each.id)) for each in found])
+        await tx.run("save_search_words", items=[(each.id, " ".join(each.words)) for each in found])
+    await tx.run("move_search_mark", read_to=last)
+    return len(found)
+
+
+async def forget(tx: Tx, task_ids: Sequence[str]) -> None:
+    """Remove tasks from the index, when they are removed from the queue."""
+    await tx.one("lock_search_mark")
+    items = [(each,) for each in task_ids]
+    await tx.run("delete_search_words", items=items)
+    await tx.run("delete_search_entries", items=items)

@@ -1,0 +1,43 @@
+"""Which tasks are meant, as callers say it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from shiftwork.model.task import Fields, Name
+from shiftwork.search.policy import MAX_SEARCH
+
+Search = Annotated[str, Meta(min_length=1, max_length=MAX_SEARCH)]
+"""Words that a task must have in its title, payload, tags or errors; each may be the beginning of one."""
+
+Level = Literal["high", "medium", "low"]
+LEVELS: dict[str, tuple[float | None, float | None]] = {
+    "high": (None, 30.0),
+    "medium": (30.0, 60.0),
+    "low": (60.0, None),
+}
+"""The priorities of each level: from one, and below another."""
+
+
+class TaskFilter(Fields):
+    """Tasks that match every condition given. `status` may name several states, as a list or with commas."""
+
+    status: Name | list[Name] | None = None
+    type: Name | None = None
+    agent: Name | None = None
+    """Held by this agent, or meant for it."""
+    issue: Name | None = None
+    tag: Name | None = None
+    dag: Name | None = None
+    parent: Name | None = None
+    since: float | None = None
+    """Created then or later."""
+    until: float | None = None
+    """Created before then."""
+    search: Search | None = None
+    reason: Name | None = None
+    """Why it last failed: `timeout`, `agent_error`, …"""
+    level: Level | None = None
+    """Of this level of priority."""
