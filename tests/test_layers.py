@@ -40,6 +40,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "queue": (ENGINE | {"config"}, ANY),
     "upkeep": (ENGINE | {"queue"}, ANY),
     "testing": (INNER | {"worker"}, ANY),
+    "pytest_plugin": (INNER | {"testing", "worker"}, ANY),
     # what servers and clients say to each other
     "wire": (ENGINE, {"msgspec", "uvicorn"}),
     "client": (INNER | {"wire"}, ANY),
@@ -52,6 +53,8 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "cli": (INNER | {"client", "compat", "demo", "mcp", "prove", "server", "testing", "worker"}, ANY),
     "demo": (INNER | {"worker"}, ANY),
     "prove": (INNER | {"worker"}, ANY),
+    # other frameworks: they enqueue through a blocking queue, and run a worker
+    "integrations": (INNER | {"client", "worker"}, ANY),
 }
 
 # Imports that the table does not allow yet: (module, folder).

@@ -141,6 +141,9 @@ COMMANDS = [
     ("purge --status ready --tag web --level medium --older-than 1s --held --yes", "purged", '"action": "purge"'),
     ("rebalance", "nothing to do", "[]"),
     ("events --after 0", "task.completed", '"verb"'),
+    ("events --after 0 --task {done} --type easy --verb completed", "task.completed", '"verb": "completed"'),
+    ("result {done}", "lines", '"status": "success"'),
+    ("result {done} --wait 5", "lines", '"status": "success"'),
     ("events --tail 3 --limit 2", "by", '"seq"'),
     ("breakers", "closed", '"state": "closed"'),
     ("breakers list --type docs", "0/5", '"failure_threshold": 5'),
@@ -500,9 +503,9 @@ def test_work_passes_its_options_to_the_worker(terminal: Terminal, monkeypatch: 
     package.command = SimpleNamespace(run=run)  # type: ignore[attr-defined]  # a module made up here
     package.summing = SimpleNamespace()  # type: ignore[attr-defined]  # likewise
     monkeypatch.setitem(sys.modules, "shiftwork.worker", package)
-    assert terminal.run("work", "app:worker", "--processes", "2", "--concurrency", "5", "--until-idle").code == 3
+    assert terminal.run("work", "app:worker", "--processes", "2", "--concurrency", "5", "--until-idle", "-q").code == 3
     expected = {"url": terminal.url, "runtime_id": None, "processes": 2, "concurrency": 5, "until_idle": True}
-    expected |= {"report": None}
+    expected |= {"report": None, "max_tasks": None}
     assert called == [(("app:worker",), expected)]
 
 

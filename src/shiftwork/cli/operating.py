@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from shiftwork.model.history import Event
     from shiftwork.observe.model import RecentFailure, Status
 
-MAX_HISTORY = 10_000
-"""Events of one task that are read."""
-
 
 @click.command(cls=Command)
 @with_queue()
@@ -116,9 +113,7 @@ async def rebalance(shell: Shell, queue: AnyQueue) -> Answer:
     return changing.outcomes(shell, await queue.agents.rebalance())
 
 
-def _one_beginning(*, after: int | None, tail: int | None, task: str | None, **_: Any) -> None:
-    if task is not None and tail is not None:
-        refuse("--tail is for all events; --task shows those of one task from their first")
+def _one_beginning(*, after: int | None, tail: int | None, **_: Any) -> None:
     if after is not None and tail is not None:
         refuse("give either --after or --tail")
 
@@ -128,57 +123,31 @@ def _one_beginning(*, after: int | None, tail: int | None, task: str | None, **_
 @click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="Begin behind this number; 0 is the start.")
 @click.option("--tail", type=click.IntRange(min=0), help="Start about this many events before the end [default: 20].")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after this many.")
-@click.option("--task", metavar="TASK", help="Only events of this task, from its first.")
+@click.option("--task", multiple=True, help="Events of this task. Repeatable.")
+@click.option("--dag", multiple=True, help="Events of this DAG. Repeatable.")
+@click.option("--type", multiple=True, help="Events of tasks of this type. Repeatable.")
+@click.option("--verb", multiple=True, help="Events of this verb: completed, failed, progress. Repeatable.")
 @with_queue(check=_one_beginning)
 async def events(
-    shell: Shell,
-    queue: AnyQueue,
-    *,
-    follow: bool,
-    after: int | None,
-    tail: int | None,
-    limit: int | None,
-    task: str | None,
+    shell: Shell, queue: AnyQueue, *, follow: bool, after: int | None, tail: int | None, limit: int | None, **only: Any
 ) -> Answer:
     """Show what happened, an event to a line. With --json as JSON lines."""
-    if task is not None:
-        return await _events_of(shell, queue, task, after or 0, limit, follow=follow)
     cursor = (await queue.events("now")).next - (20 if tail is None else tail) if after is None else after
     cursor, left = max(0, cursor), limit
     if follow:
-        async for event in queue.follow(cursor):
+        async for event in queue.follow(cursor, **only):
             _event(shell, event)
             left = None if left is None else left - 1
             if left == 0:
                 return None
     while left is None or left > 0:
-        news = await queue.events(cursor, limit=min(left or MAX_PAGE, MAX_PAGE))
+        news = await queue.events(cursor, limit=min(left or MAX_PAGE, MAX_PAGE), **only)
         found, cursor = news.events, news.next
         for event in found:
             _event(shell, event)
         left = None if left is None else left - len(found)
         if not found:
             break
-    return None
-
-
-async def _events_of(
-    shell: Shell, queue: AnyQueue, task: str, after: int, limit: int | None, *, follow: bool
-) -> Answer:
-    """Events of one task: those there are, and with `follow` those to come."""
-    task_id, left = (await queue.get(task)).id, limit or 2**62
-    until = (await queue.events("now")).next
-    for event in (await queue.tasks.history(task_id, limit=MAX_HISTORY)).events:
-        if left and after < event.seq <= until:
-            left -= 1
-            _event(shell, event)
-    if follow and left:
-        async for event in queue.follow(until):
-            if event.task_id == task_id:
-                left -= 1
-                _event(shell, event)
-            if not left:
-                break
     return None
 
 

@@ -68,6 +68,11 @@ class TooLarge(InputError):
     hint = "Send less: put large content into an artifact and pass its reference."
 
 
+class ConnectionUnusable(InputError):
+    code = "connection_unusable"
+    hint = "Pass a connection to the queue's own database that is in a transaction; nothing was submitted."
+
+
 class UnknownSetting(InputError):
     code = "unknown_setting"
     hint = "`settings` lists every key with its meaning."
@@ -198,7 +203,7 @@ class TaskFailed(ConflictError):
     """The task whose result was waited for failed for good; the facts say why, and what its last attempt handed in."""
 
     code = "task_failed"
-    hint = "`shiftwork show TASK` has every attempt; run it again with `shiftwork dlq retry TASK`."
+    hint = "`shiftwork show TASK` has every attempt; `shiftwork dlq retry TASK` runs it again."
 
     @property
     def task_id(self) -> str:
