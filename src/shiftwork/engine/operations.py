@@ -48,6 +48,8 @@ async def submit(call: Call, task: NewTask | list[NewTask]) -> Submitted | list[
     if isinstance(task, list):
         return await submit_batch(call, task, DagFields())
     (prepared,) = await _prepare(call, [task])
+    if call.connection is not None:
+        return (await _submit_joining(call, [prepared], DagFields()))[0]
     await call.engine.lanes.intern(call.engine.store, {prepared.lane})
     if call.caller.idempotency is not None or task.key is not None or task.dependencies:
         return (await call.run(submitting.submit, call.workspace, [prepared]))[0]
@@ -77,8 +79,25 @@ async def submit_batch(call: Call, tasks: Sequence[NewTask], dag: DagFields) -> 
     batch = await _prepare(call, tasks)
     if not batch:
         return []
+    if call.connection is not None:
+        return await _submit_joining(call, batch, dag)
     await call.engine.lanes.intern(call.engine.store, lanes_of(batch))
     return await call.run(submitting.submit, call.workspace, batch, dag=dag)
+
+
+async def _submit_joining(call: Call, batch: Sequence[Prepared], dag: DagFields) -> list[Submitted]:
+    """In the caller's transaction. New lanes are made apart from it where the store has room for two writers."""
+    if call.engine.store.one_writer:
+        return await call.run(_submit_with_lanes, call.workspace, batch, dag)
+    await call.engine.lanes.intern(call.engine.store, lanes_of(batch))
+    return await call.run(submitting.submit, call.workspace, batch, dag=dag)
+
+
+async def _submit_with_lanes(
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, batch: Sequence[Prepared], dag: DagFields
+) -> list[Submitted]:
+    lanes = await engine.lanes.intern_in(tx, lanes_of(batch))
+    return await submitting.submit(tx, engine, caller, workspace, batch, lanes, dag)
 
 
 async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
