@@ -40,7 +40,7 @@ async def test_ambiguous_short_id_is_refused_with_candidates(api: Running) -> No
     refused = await api.call("GET", "/api/tasks/ABCDEF")
     assert refused.status == 404
     problem = refused.json
-    assert (problem["code"], problem["candidates"]) == ("ambiguous_id", made)
+    assert (problem["code"], problem["facts"]["candidates"]) == ("ambiguous_id", made)
 
 
 async def test_bulk_change_is_counted_then_done_page_by_page(api: Running) -> None:
