@@ -106,7 +106,9 @@ async def submit(
     await inherit_fate(work, edges)
     if own:
         await work.save()
-    answers = {item.place: _answer(work, item, row) for item, row in zip(items, rows, strict=True)}
+    answers = {
+        item.place: _answer(work, item, row, edges.get(item.id, ())) for item, row in zip(items, rows, strict=True)
+    }
     answers.update({each.item.place: each.answer(work) for each in twice})
     return [answers[place] for place in range(len(batch))]
 
@@ -115,10 +117,14 @@ def _size(items: Sequence[Item]) -> int:
     return sum(len(msgspec.json.encode(item.prepared.new)) for item in items)
 
 
-def _answer(work: UnitOfWork, item: Item, row: tuple[Any, ...]) -> Submitted:
+def _answer(work: UnitOfWork, item: Item, row: tuple[Any, ...], above: Sequence[Dependency]) -> Submitted:
     now = work.rows.get(item.id)
     status = now.status if now is not None else row[_STATUS]
-    return Submitted(ids.show_task(item.id), status, key=item.prepared.new.key, dag_id=ids.show_dag(row[_DAG]))
+    missing = [dependency.name for dependency in above if dependency.missing]
+    dag = ids.show_dag(row[_DAG])
+    return Submitted(
+        ids.show_task(item.id), status, key=item.prepared.new.key, dag_id=dag, missing_dependencies=missing
+    )
 
 
 def lanes_of(batch: Sequence[Prepared]) -> set[LaneKey]:

@@ -41,6 +41,10 @@ delete from waits where root_id in (select items.id from {items}) and status <> 
 -- rows items: id uuid
 delete from waits where root_id in (select items.id from {items})
 
+-- name: delete_waits_after
+-- Those that were not over at that time.
+delete from waits where root_id = :root and (status = 'open' or ended_at > :after)
+
 -- name: due_waits
 select root_id, name, kind from waits where status = 'open' and until <= :now order by until limit :count
 
