@@ -4,10 +4,12 @@ import { change, get, post, save, tryGet } from "../api.js";
 import { h } from "../dom.js";
 import { ask, attempt, badge, button, chip, empty, facts, isScheduled, json, link, meter, panel, stateOf, table, taskLink } from "../parts.js";
 import { count, label, money, now, sentence, shortId, span, when } from "../words.js";
+import { DECISIONS, decide } from "./letters.js";
 
 const ENDED = new Set(["completed", "cancelled", "failed", "dead_lettered"]);
 const SHOWN_LINES = 300;
 const LOG_PAGES = 10;
+const SETTLED = new Set(["failed", "dead_lettered"]);
 const CHANGEABLE = new Set(["ready", "pending", "retrying", "waiting_approval"]);
 
 export default {
@@ -69,7 +71,10 @@ function actions({ task, asked, steps }, ctx) {
   };
   const found = [];
   if (asked.length) found.push(link("/approvals", h("span", { class: "button primary" }, asked[0].kind === "question" ? "Answer" : "Decide")));
-  if (task.status === "dead_lettered") found.push(link("/dead-letters", h("span", { class: "button primary" }, "Review")));
+  if (SETTLED.has(task.status)) {
+    const letter = { task_id: task.id, payload: task.payload };
+    found.push(...DECISIONS.map(([decision, name, hint]) => button(name, () => decide(letter, decision, name, hint, ctx), { tone: { retry: "primary", cancel: "danger" }[decision] ?? "" })));
+  }
   if (CHANGEABLE.has(task.status)) {
     found.push(
       button("Priority", async () => {
