@@ -428,3 +428,11 @@ async def test_prompts_are_listed_for_each_role(agent: Agent, queue: Queue) -> N
     async with talking(McpServer(queue, Options(role="worker"))) as worker:
         assert [prompt.name for prompt in (await worker.client.list_prompts()).prompts] == ["work"]
         assert "submit" not in (worker.client.instructions or "")
+
+
+async def test_payload_that_does_not_fit_its_type_is_refused(agent: Agent, queue: Queue) -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    await queue.types.save("summarise", payload_schema=schema)
+    refused = await agent.refusal("submit", tasks=[{"type": "summarise", "payload": {"text": 1}}])
+    assert (refused["code"], refused["where"]) == ("invalid_payload", "task.payload.text")
+    assert (await queue.tasks.list()).tasks == []
