@@ -11,6 +11,8 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.worker.command import load
+from tests.server.processes import start
+from tests.sinks.receivers import receiving
 from tests.worker.steps import until_status
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -84,3 +86,27 @@ def test_every_example_is_listed_in_its_readme() -> None:
 def test_example_module_declares_a_worker(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES)
     assert load(f"{name}:worker").handlers
+
+
+NEWSLETTER = ["49 summaries, unread: page 13 does not exist, approved: True", "cancelled"]
+
+
+def test_newsletter_survives_a_failed_page(store_url: str, tmp_path: Path) -> None:
+    assert run("newsletter.py", tmp_path, store_url) == NEWSLETTER
+
+
+async def test_newsletter_over_http_notifies_a_webhook(store_url: str, tmp_path: Path) -> None:
+    async with receiving() as receiver, await start(store_url, "--private-sinks") as server:
+        printed = await asyncio.to_thread(run, "newsletter.py", tmp_path, server.url, receiver.url)
+        async with asyncio.timeout(60):
+            while not any(got.json["data"].get("task_type") == "newsletter" for got in receiver.got):  # noqa: ASYNC110  # a server
+                await asyncio.sleep(0.02)
+    assert printed == NEWSLETTER
+
+
+def test_newsletter_is_typed_and_short() -> None:
+    path = EXAMPLES / "newsletter.py"
+    line = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", "/dev/null", str(path)]
+    checked = subprocess.run(line, cwd=EXAMPLES.parent, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+    assert len([line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]) <= 60

@@ -207,19 +207,33 @@ class Everyday(Namespace, name="", group="Tasks"):
         *,
         limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000,
         wait: Annotated[float, Meta(ge=0, le=MAX_EVENT_WAIT_SEC)] = 0,
+        task: Name | Sequence[Name] | None = None,
+        dag: Name | Sequence[Name] | None = None,
+        type: Name | Sequence[Name] | None = None,
+        verb: Name | Sequence[Name] | None = None,
     ) -> EventPage:
         """Return the events after a cursor and the next cursor; with `wait`, wait that long for the first one.
 
         A reader that continues from `next` sees every event once. `after` may be `now`, for what happens from now on.
+        With filters: the events of these tasks, DAGs and types of task, and of these verbs.
 
         Over HTTP with `Accept: text/event-stream` they keep coming: each has its cursor as its id, and
         `Last-Event-ID` resumes. Several values of one filter are alternatives.
         """
 
-    async def follow(self, after: int = 0, *, poll_sec: float = 0.05) -> AsyncIterator[Event]:
-        """Yield events as they come, each once, forever."""
+    async def follow(
+        self,
+        after: int = 0,
+        *,
+        poll_sec: float = 0.05,
+        task: str | Sequence[str] | None = None,
+        dag: str | Sequence[str] | None = None,
+        type: str | Sequence[str] | None = None,
+        verb: str | Sequence[str] | None = None,
+    ) -> AsyncIterator[Event]:
+        """Yield events as they come, each once, forever; with filters, those that `events` returns."""
         while True:
-            page = await self.events(after, wait=FOLLOW_SEC)
+            page = await self.events(after, wait=FOLLOW_SEC, task=task, dag=dag, type=type, verb=verb)
             for event in page.events:
                 yield event
             after = page.next

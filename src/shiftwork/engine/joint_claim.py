@@ -96,7 +96,8 @@ async def claim_together(
     for group in groups.values():
         left_alone |= await _deal(tx, group)
         await _hand_over(tx, engine, workspace, group, events)
-    await _note(tx, workspace, list(claimers.values()))
+    await _note_agents(tx, workspace, claimers.values())
+    await _note_runtimes(tx, workspace, claimers.values(), always=settings.runtime_offline_sec is not None)
     await events.save_events()
     ready = frozenset(row["lane"] for row in found if row["lane"] is not None)
     return [
@@ -249,10 +250,10 @@ def _written(grant: Grant, caller: Caller) -> list[tuple[object, ...]]:
     ]
 
 
-async def _note(tx: Tx, workspace: str, claimers: Sequence[Claimer]) -> None:
-    """A claim is a sign of life of its agent and of its runtime.
+async def _note_agents(tx: Tx, workspace: str, claimers: Collection[Claimer]) -> None:
+    """A claim is a sign of life of its agent.
 
-    An agent that got work is written each time: another claim of it that waited for us must see that it did.
+    One that got work is written each time: another claim of it that waited for us must see that it did.
     """
     noted: dict[str, tuple[str, str | None, str]] = {}
     for claimer in claimers:
@@ -262,11 +263,12 @@ async def _note(tx: Tx, workspace: str, claimers: Sequence[Claimer]) -> None:
             noted[id_] = id_, last, claimer.claim_filter.text()
     if noted:
         await tx.run("note_claims", workspace=workspace, items=sorted(noted.values()), now=tx.now)
-    await _note_runtimes(tx, workspace, claimers)
 
 
-async def _note_runtimes(tx: Tx, workspace: str, claimers: Sequence[Claimer]) -> None:
-    named = {claimer.asked.request.runtime_id for claimer in claimers if claimer.asked.request.runtime_id is not None}
+async def _note_runtimes(tx: Tx, workspace: str, claimers: Collection[Claimer], *, always: bool) -> None:
+    """And of its runtime: where that decides about leases, also when there is no work."""
+    asking = [(claimer.asked.request.runtime_id, bool(claimer.rows)) for claimer in claimers]
+    named = {runtime_id for runtime_id, got_work in asking if runtime_id is not None and (got_work or always)}
     if not named:
         return
     rows = await tx.all("runtimes_seen", workspace=workspace, items=[(id_,) for id_ in sorted(named)])

@@ -131,17 +131,39 @@ async def explain(tx: Tx, engine: Engine, caller: Caller, workspace: str, task_i
 
 
 @implements(Everyday.events)
-async def events(call: Call, after: int | Literal["now"] = 0, *, limit: int = 1000, wait: float = 0) -> EventPage:
+async def events(  # a filter each
+    call: Call,
+    after: int | Literal["now"] = 0,
+    *,
+    limit: int = 1000,
+    wait: float = 0,
+    task: str | Sequence[str] | None = None,
+    dag: str | Sequence[str] | None = None,
+    type: str | Sequence[str] | None = None,
+    verb: str | Sequence[str] | None = None,
+) -> EventPage:
     store, loop = call.engine.store, asyncio.get_running_loop()
+    wanted: dict[str, Sequence[str]] = {
+        "task_id": [await call.find(name) for name in _several(task)],
+        "dag_id": [read.find_dag(name) for name in _several(dag)],
+        "type": _several(type),
+        "verb": _several(verb),
+    }
+    filters = [(column, frozenset(values)) for column, values in wanted.items() if values]
     cursor = await event_log.newest(store) if after == "now" else after
     deadline = loop.time() + wait
     while True:
         part = await event_log.read(store, cursor, limit, call.workspace)
-        left = deadline - loop.time()
-        if part.rows or left <= 0:
-            return EventPage([read.event(row) for row in part.rows], part.last)
-        cursor = part.last
-        await asyncio.sleep(min(left, POLL_SEC))
+        found = [row for row in part.rows if all(row[column] in values for column, values in filters)]
+        left, at_end, cursor = deadline - loop.time(), part.last == cursor, part.last
+        if found or (at_end and left <= 0):
+            return EventPage([read.event(row) for row in found], cursor)
+        if at_end:
+            await asyncio.sleep(min(left, POLL_SEC))
+
+
+def _several(words: str | Sequence[str] | None) -> Sequence[str]:
+    return [words] if isinstance(words, str) else words or ()
 
 
 @implements(Everyday.status)
