@@ -53,6 +53,8 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "cli": (INNER | {"client", "compat", "demo", "mcp", "prove", "server", "testing", "worker"}, ANY),
     "demo": (INNER | {"worker"}, ANY),
     "prove": (INNER | {"worker"}, ANY),
+    # other frameworks: they enqueue through a blocking queue, and run a worker
+    "integrations": (INNER | {"client", "worker"}, ANY),
 }
 
 # Imports that the table does not allow yet: (module, folder).

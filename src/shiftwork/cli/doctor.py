@@ -319,12 +319,14 @@ async def _indexes(queue: Queue) -> list[Finding]:
 
     dialect: Dialect = "sqlite" if getattr(queue.engine.store, "dsn", None) is None else "postgres"
     rows = await queue.engine.store.read(lambda tx: tx.all("index_names"))
-    there = {row["name"] for row in rows}
-    missing = {name: text for name, text in migrate.indexes(dialect).items() if name not in there}
+    found = {row["name"] for row in rows}
+    missing = {name: text for name, text in migrate.indexes(dialect).items() if name not in found}
     if not missing:
         return [Finding("ok", "indexes", "all are there")]
     what = f"{len(missing)} of the schema are missing or broken: {', '.join(missing)}"
-    return [Finding("error", "indexes", what, "Make them again: " + "; ".join(missing.values()))]
+    schema = getattr(queue.engine.store, "schema", None)
+    there = "" if schema is None else f"set search_path = {schema}; "
+    return [Finding("error", "indexes", what, "Make them again: " + there + "; ".join(missing.values()))]
 
 
 async def _content(queue: Queue) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Annotated, Any, Literal, TypeVar, Unpack
 
 from msgspec import Meta
@@ -48,6 +49,7 @@ from shiftwork.model.task import (
     TaskFields,
     Text,
 )
+from shiftwork.model.times import Duration, Time, seconds
 from shiftwork.observe.model import Explanation, Status
 from shiftwork.operation.declare import Executor, Namespace, Operation, operation, operation_of
 from shiftwork.operation.handle import DagHandle, Patience, TaskHandle, in_turns
@@ -124,44 +126,62 @@ class Everyday(Namespace, name="", group="Tasks"):
     """What producers and readers do every day."""
 
     async def submit(
-        self, task: NewTask | Mapping[str, Any] | None = None, *, wait_for_room: float = 0, **fields: Unpack[TaskFields]
+        self,
+        task: NewTask | Mapping[str, Any] | None = None,
+        *,
+        wait_for_room: Duration = 0,
+        connection: object | None = None,
+        **fields: Unpack[TaskFields],
     ) -> TaskHandle[Any]:
         """Submit one task, given as a `NewTask`, a mapping, or keyword arguments; `await handle.result()` waits for it.
 
-        While the queue is full, it is tried again for `wait_for_room` seconds.
+        While the queue is full, it is tried again for `wait_for_room` seconds. With `connection`, the task becomes part
+        of the transaction that is open there: of asyncpg, psycopg 3 or SQLAlchemy to a queue's PostgreSQL database, or
+        of apsw to its SQLite file.
         """
         if task is not None and fields:
             raise TypeError("give the task or its fields, not both")
         new = check.read(fields if task is None else task, NewTask, "task")
-        return TaskHandle.of(self, await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room))
+        return TaskHandle.of(self, await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room, connection))
 
     async def submit_many(
-        self, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait_for_room: float = 0
+        self,
+        tasks: Sequence[NewTask | Mapping[str, Any]],
+        *,
+        wait_for_room: Duration = 0,
+        connection: object | None = None,
     ) -> list[TaskHandle[Any]]:
         """Submit a batch, all or nothing. Tasks may depend on each other by their local `key`.
 
-        While the queue is full, it is tried again for `wait_for_room` seconds.
+        While the queue is full, it is tried again for `wait_for_room` seconds. With `connection`, in the transaction
+        that is open there.
         """
         if not tasks:
             return []
         new = [check.read(task, NewTask, f"tasks[{place}]") for place, task in enumerate(tasks)]
-        made: list[Submitted] = await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room)
+        made: list[Submitted] = await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room, connection)
         return [TaskHandle.of(self, each) for each in made]
 
-    async def submit_dag(self, dag: NewDag | Mapping[str, Any], *, wait_for_room: float = 0) -> DagHandle:
+    async def submit_dag(
+        self, dag: NewDag | Mapping[str, Any], *, wait_for_room: Duration = 0, connection: object | None = None
+    ) -> DagHandle:
         """Submit tasks and edges as one DAG, all or nothing. Returns a list of handles that knows the DAG.
 
-        While the queue is full, it is tried again for `wait_for_room` seconds.
+        While the queue is full, it is tried again for `wait_for_room` seconds. With `connection`, in the transaction
+        that is open there.
         """
         new = check.read(dag, NewDag, "dag")
-        made: list[Submitted] = await self._when_there_is_room(_SUBMIT_DAG, {"dag": new}, wait_for_room)
+        made: list[Submitted] = await self._when_there_is_room(_SUBMIT_DAG, {"dag": new}, wait_for_room, connection)
         wait_for = functools.partial(dag_result, self._executor)
         return DagHandle([TaskHandle.of(self, each) for each in made], wait_for)
 
-    def _when_there_is_room(self, operation: Operation, values: dict[str, Any], wait: float) -> Awaitable[Any]:
+    def _when_there_is_room(
+        self, operation: Operation, values: dict[str, Any], wait: Duration, connection: object | None
+    ) -> Awaitable[Any]:
+        executor = self._executor if connection is None else self._executor.joining(connection)
         if wait == 0:
-            return self._executor.perform(operation, values)
-        return _when_there_is_room(lambda: self._executor.perform(operation, values), wait)
+            return executor.perform(operation, values)
+        return _when_there_is_room(lambda: executor.perform(operation, values), seconds(wait))
 
     @operation("GET /api/tasks/{task_id}", "read", errors=(NotFound,))
     async def get(self, task_id: Name) -> Task:
@@ -206,7 +226,7 @@ class Everyday(Namespace, name="", group="Tasks"):
         after: Cursor | Literal["now"] = 0,
         *,
         limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000,
-        wait: Annotated[float, Meta(ge=0, le=MAX_EVENT_WAIT_SEC)] = 0,
+        wait: Annotated[float, Meta(ge=0, le=MAX_EVENT_WAIT_SEC)] | timedelta = 0,
         task: Name | Sequence[Name] | None = None,
         dag: Name | Sequence[Name] | None = None,
         type: Name | Sequence[Name] | None = None,
@@ -225,7 +245,7 @@ class Everyday(Namespace, name="", group="Tasks"):
         self,
         after: int = 0,
         *,
-        poll_sec: float = 0.05,
+        poll_sec: Duration = 0.05,
         task: str | Sequence[str] | None = None,
         dag: str | Sequence[str] | None = None,
         type: str | Sequence[str] | None = None,
@@ -238,7 +258,7 @@ class Everyday(Namespace, name="", group="Tasks"):
                 yield event
             after = page.next
             if not page.events:
-                await asyncio.sleep(poll_sec)  # a server about to stop does not wait
+                await asyncio.sleep(seconds(poll_sec))  # a server about to stop does not wait
 
     @operation("GET /api/queue", "read", group="Queue")
     async def status(self, *, fresh: bool = False) -> Status:
@@ -332,8 +352,8 @@ class Tasks(Namespace, name="tasks"):
         tag: str | None = None,
         dag: str | None = None,
         parent: Name | None = None,
-        since: float | None = None,
-        until: float | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
         search: Search | None = None,
         reason: str | None = None,
         after: Name | None = None,
@@ -358,8 +378,8 @@ class Tasks(Namespace, name="tasks"):
         tag: str | None = None,
         dag: str | None = None,
         parent: Name | None = None,
-        since: float | None = None,
-        until: float | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
         search: Search | None = None,
         reason: str | None = None,
     ) -> dict[str, int]:

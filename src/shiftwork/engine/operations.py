@@ -23,6 +23,7 @@ from shiftwork.model.history import Attempt, EventPage, History, Transition
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import FINAL
 from shiftwork.model.task import Changes, NewDag, NewTask, Page, Result, Submitted, Task
+from shiftwork.model.times import Duration, Time, seconds
 from shiftwork.observe import explain as explaining
 from shiftwork.observe import status as overview
 from shiftwork.observe.model import Explanation, Status
@@ -47,6 +48,8 @@ async def submit(call: Call, task: NewTask | list[NewTask]) -> Submitted | list[
     if isinstance(task, list):
         return await submit_batch(call, task, DagFields())
     (prepared,) = await _prepare(call, [task])
+    if call.connection is not None:
+        return (await _submit_joining(call, [prepared], DagFields()))[0]
     await call.engine.lanes.intern(call.engine.store, {prepared.lane})
     if call.caller.idempotency is not None or task.key is not None or task.dependencies:
         return (await call.run(submitting.submit, call.workspace, [prepared]))[0]
@@ -76,8 +79,25 @@ async def submit_batch(call: Call, tasks: Sequence[NewTask], dag: DagFields) -> 
     batch = await _prepare(call, tasks)
     if not batch:
         return []
+    if call.connection is not None:
+        return await _submit_joining(call, batch, dag)
     await call.engine.lanes.intern(call.engine.store, lanes_of(batch))
     return await call.run(submitting.submit, call.workspace, batch, dag=dag)
+
+
+async def _submit_joining(call: Call, batch: Sequence[Prepared], dag: DagFields) -> list[Submitted]:
+    """In the caller's transaction. New lanes are made apart from it where the store has room for two writers."""
+    if call.engine.store.one_writer:
+        return await call.run(_submit_with_lanes, call.workspace, batch, dag)
+    await call.engine.lanes.intern(call.engine.store, lanes_of(batch))
+    return await call.run(submitting.submit, call.workspace, batch, dag=dag)
+
+
+async def _submit_with_lanes(
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, batch: Sequence[Prepared], dag: DagFields
+) -> list[Submitted]:
+    lanes = await engine.lanes.intern_in(tx, lanes_of(batch))
+    return await submitting.submit(tx, engine, caller, workspace, batch, lanes, dag)
 
 
 async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
@@ -136,7 +156,7 @@ async def events(  # a filter each
     after: int | Literal["now"] = 0,
     *,
     limit: int = 1000,
-    wait: float = 0,
+    wait: Duration = 0,
     task: str | Sequence[str] | None = None,
     dag: str | Sequence[str] | None = None,
     type: str | Sequence[str] | None = None,
@@ -151,7 +171,7 @@ async def events(  # a filter each
     }
     filters = [(column, frozenset(values)) for column, values in wanted.items() if values]
     cursor = await event_log.newest(store) if after == "now" else after
-    deadline = loop.time() + wait
+    deadline = loop.time() + seconds(wait)
     while True:
         part = await event_log.read(store, cursor, limit, call.workspace)
         found = [row for row in part.rows if all(row[column] in values for column, values in filters)]
@@ -280,8 +300,8 @@ async def list_tasks(  # noqa: PLR0913  # a filter each
     tag: str | None = None,
     dag: str | None = None,
     parent: str | None = None,
-    since: float | None = None,
-    until: float | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
     search: str | None = None,
     reason: str | None = None,
     after: str | None = None,
@@ -329,8 +349,8 @@ async def count_tasks(  # a filter each
     tag: str | None = None,
     dag: str | None = None,
     parent: str | None = None,
-    since: float | None = None,
-    until: float | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
     search: str | None = None,
     reason: str | None = None,
 ) -> dict[str, int]:

@@ -248,7 +248,7 @@ select id from tasks where workspace = :workspace and issue_id = :issue order by
 -- name: index_names
 -- Those that work: an index whose making was interrupted is there and is not used.
 select c.relname as name from pg_index i join pg_class c on c.oid = i.indexrelid
-where i.indisvalid and c.relnamespace = current_schema()::regnamespace
+where i.indisvalid and c.relnamespace = (select relnamespace from pg_class where oid = 'tasks'::regclass)
 
 -- name: index_names (sqlite)
 select name from sqlite_master where type = 'index'
