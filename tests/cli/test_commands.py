@@ -356,6 +356,30 @@ def test_wait_command_returns_tasks_that_failed(terminal: Terminal) -> None:
     assert "boom" in terminal.text("explain", task)
 
 
+def test_rerun_from_a_step_with_another_payload(terminal: Terminal) -> None:
+    token = terminal.running()
+    task = token.partition(".")[0]
+    terminal.text("step", token, "plan", "--data", "1")
+    terminal.text("step", token, "draft", "--data", "2")
+    assert terminal.run("rerun", task, "--from-step", "draft").code == 4
+    terminal.text("complete", token)
+    refused = terminal.run("rerun", task, "--from-step", "drfat")
+    assert refused.code == 2
+    assert "'plan', 'draft'" in refused.err
+    again = terminal.json("rerun", task, "--from-step", "draft", "-p", "file=b.py", "--model", "opus", "--downstream")
+    assert again["data"] == {"kept_steps": 1, "downstream": []}
+    fresh = terminal.json("show", again["task_id"])
+    assert (fresh["payload"], fresh["rerun_of"]) == ({"file": "b.py"}, task)
+
+
+def test_submit_warns_of_a_dependency_that_does_not_exist(terminal: Terminal) -> None:
+    done = terminal.run("submit", "code", "--depends", "nope", "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["missing_dependencies"] == ["nope"]
+    assert "there is no task 'nope' yet" in done.err
+    assert terminal.run("submit", "code", "--depends", terminal.ready()).err == ""
+
+
 def test_same_key_twice_creates_one_task(terminal: Terminal) -> None:
     first = terminal.json("submit", "code", "--idempotency-key", "k")
     again = terminal.json("submit", "code", "--idempotency-key", "k")

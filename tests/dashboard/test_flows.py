@@ -249,7 +249,7 @@ def test_every_page_is_usable_by_keyboard(page: Page) -> None:
     page.keyboard.press("t")
     expect(page.locator("h1")).to_have_text("Tasks")
     page.keyboard.press("/")
-    expect(page.get_by_label("Id")).to_be_focused()
+    expect(page.get_by_role("searchbox")).to_be_focused()
     page.keyboard.press("Escape")
     page.locator("h1").click()
     page.keyboard.press("j")
@@ -339,23 +339,3 @@ def test_output_of_a_refused_attempt_is_not_shown_as_waiting(page: Page, site: S
     page.goto(f"/tasks/{task_id}")
     expect(page.get_by_label("Attempts")).to_contain_text("Failed")
     expect(page.locator("main")).not_to_contain_text("waits for its verdict")
-
-
-def test_search_for_an_unknown_task_id_is_reported(page: Page, heard: Heard) -> None:
-    heard.refusal = "404"
-    page.goto("/tasks")
-    expect(page.locator("tbody tr").first).to_be_visible()
-    page.keyboard.press("/")
-    page.keyboard.type("flaky login")
-    page.keyboard.press("Enter")
-    expect(page.locator(".toast")).to_contain_text("No task has the id flaky login.")
-
-
-def test_page_of_a_dead_letter_links_to_its_review(page: Page, site: Site) -> None:
-    task_id = submit(site, type="doomed", title="Doomed")
-    token = claim_one(site, "reaper", "doomed")["token"]
-    call(site, f"/api/tasks/{task_id}/fail", {"token": token, "reason": "crash", "retry": False})
-    page.goto(f"/tasks/{task_id}")
-    page.get_by_role("link", name="Review").click()
-    expect(page.locator("h1")).to_have_text("Dead letters")
-    expect(page.locator("main")).to_contain_text("doomed")

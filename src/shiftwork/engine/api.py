@@ -315,8 +315,21 @@ class Tasks(Namespace, name="tasks"):
         """Change a task that no one holds; with `version`, only if it is still at the version that was read."""
 
     @operation("POST /api/tasks/{task_id}/rerun", "submit", status=201, errors=(NotFound, WrongState))
-    async def rerun(self, task_id: Name) -> Outcome:
-        """Do the same work again as a new task with a fresh session."""
+    async def rerun(
+        self,
+        task_id: Name,
+        *,
+        from_step: Name | None = None,
+        payload: Mapping[str, Any] | None = None,
+        model: Name | None = None,
+        downstream: bool = False,
+    ) -> Outcome:
+        """Do the work of an ended task again as a new task with a fresh session.
+
+        `from_step` keeps the finished steps before that one, with the effects, artifacts and answered waits recorded
+        by then, and repeats it and what follows. `payload` and `model` replace those of the task. With `downstream`
+        everything in its DAG that depends on it is done again, too; what it depends on keeps its results.
+        """
 
     @operation("POST /api/issues/{issue_id}/rerun", "submit", status=201, errors=(NotFound, WrongState))
     async def rerun_issue(self, issue_id: Name, task_id: Name | None = None) -> Outcome:

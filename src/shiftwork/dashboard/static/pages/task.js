@@ -4,8 +4,10 @@ import { change, get, post, save, tryGet } from "../api.js";
 import { h } from "../dom.js";
 import { ask, attempt, badge, button, chip, empty, facts, isScheduled, json, link, meter, panel, stateOf, table, taskLink } from "../parts.js";
 import { count, label, money, now, sentence, shortId, span, when } from "../words.js";
+import { DECISIONS, decide } from "./letters.js";
 
 const ENDED = new Set(["completed", "cancelled", "failed", "dead_lettered"]);
+const SETTLED = new Set(["failed", "dead_lettered"]);
 const CHANGEABLE = new Set(["ready", "pending", "retrying", "waiting_approval"]);
 
 export default {
@@ -38,14 +40,38 @@ export default {
 
 // -- what can be done ---------------------------------------------------------------------------------------------
 
-function actions({ task, asked }, ctx) {
+function againFields(task, steps) {
+  const finished = steps.filter((step) => step.status === "done").map((step) => step.name);
+  const fields = [
+    { name: "payload", label: "Payload", long: true, value: JSON.stringify(task.payload, null, 2) },
+    { name: "model", label: "Model", hint: "Empty: as before." },
+  ];
+  if (finished.length) fields.push({ name: "from_step", label: "From step", hint: `Empty: from the start. Steps before it are kept: ${finished.join(", ")}.` });
+  if (task.dag_id.slice(4) !== task.id.slice(5) || task.dependencies.length) fields.push({ name: "downstream", label: "With everything that depends on it", type: "checkbox", value: "yes" });
+  return fields;
+}
+
+function againOf(filled, task) {
+  const again = {};
+  const payload = JSON.parse(filled.payload || "{}");
+  if (JSON.stringify(payload) !== JSON.stringify(task.payload)) again.payload = payload;
+  if (filled.model) again.model = filled.model;
+  if (filled.from_step) again.from_step = filled.from_step;
+  if (filled.downstream) again.downstream = true;
+  return again;
+}
+
+function actions({ task, asked, steps }, ctx) {
   const path = `/api/tasks/${task.id}`;
   const done = async (what, action) => {
     if (await attempt(what, action)) await ctx.reload();
   };
   const found = [];
   if (asked.length) found.push(link("/approvals", h("span", { class: "button primary" }, asked[0].kind === "question" ? "Answer" : "Decide")));
-  if (task.status === "dead_lettered") found.push(link("/dead-letters", h("span", { class: "button primary" }, "Review")));
+  if (SETTLED.has(task.status)) {
+    const letter = { task_id: task.id, payload: task.payload };
+    found.push(...DECISIONS.map(([decision, name, hint]) => button(name, () => decide(letter, decision, name, hint, ctx), { tone: { retry: "primary", cancel: "danger" }[decision] ?? "" })));
+  }
   if (CHANGEABLE.has(task.status)) {
     found.push(
       button("Priority", async () => {
@@ -68,7 +94,8 @@ function actions({ task, asked }, ctx) {
   } else {
     found.push(
       button("Run again", async () => {
-        if (await ask("Run it again?", { text: "A new task is made from this one; this one stays as it is.", yes: "Run again" })) await done("It runs again.", () => post(`${path}/rerun`));
+        const filled = await ask("Run it again?", { text: "A new task is made from this one; this one stays as it is.", fields: againFields(task, steps), yes: "Run again" });
+        if (filled) await done("It runs again.", () => post(`${path}/rerun`, againOf(filled, task)));
       }),
     );
   }
