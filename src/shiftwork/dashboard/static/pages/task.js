@@ -7,6 +7,8 @@ import { count, label, money, now, sentence, shortId, span, when } from "../word
 import { DECISIONS, decide } from "./letters.js";
 
 const ENDED = new Set(["completed", "cancelled", "failed", "dead_lettered"]);
+const SHOWN_LINES = 300;
+const LOG_PAGES = 10;
 const SETTLED = new Set(["failed", "dead_lettered"]);
 const CHANGEABLE = new Set(["ready", "pending", "retrying", "waiting_approval"]);
 
@@ -15,7 +17,7 @@ export default {
 
   async load({ id }) {
     const path = `/api/tasks/${encodeURIComponent(id)}`;
-    const [task, history, explained, steps, artifacts, children, asked] = await Promise.all([
+    const [task, history, explained, steps, artifacts, children, asked, logs] = await Promise.all([
       get(path),
       get(`${path}/history`),
       get(`${path}/explain`),
@@ -23,8 +25,9 @@ export default {
       tryGet(`${path}/artifacts`),
       get("/api/tasks", { parent: id, limit: 50 }),
       get("/api/approvals", { task: id }),
+      logLines(path),
     ]);
-    return { title: task.title ?? task.type, task, history, explained, steps: steps.steps, artifacts: artifacts?.artifacts ?? [], children: children.tasks, asked: asked.approvals };
+    return { title: task.title ?? task.type, task, history, explained, steps: steps.steps, artifacts: artifacts?.artifacts ?? [], children: children.tasks, asked: asked.approvals, lines: logs };
   },
 
   view(data, ctx) {
@@ -33,7 +36,7 @@ export default {
       h("p", { class: "crumbs" }, link("/tasks", "Tasks"), " / ", h("code", {}, task.id)),
       h("div", { class: "heading" }, h("h1", {}, task.title ?? task.type), stateOf(task), h("div", { class: "actions" }, actions(data, ctx))),
       why(data),
-      h("div", { class: "columns" }, h("div", {}, timeline(data), stepsOf(data), output(data), input(data)), h("div", {}, about(data), family(data), files(data), story(data))),
+      h("div", { class: "columns" }, h("div", {}, timeline(data), logOf(data), stepsOf(data), output(data), input(data)), h("div", {}, about(data), family(data), files(data), story(data))),
     ];
   },
 };
@@ -140,6 +143,33 @@ function tone(outcome) {
   return { completed: "completed", failed: "failed", running: "running", released: "pending", reclaimed: "retrying" }[outcome] ?? "pending";
 }
 
+async function logLines(path) {
+  const lines = [];
+  for (let after = 0, pages = 0; pages < LOG_PAGES; pages += 1) {
+    const page = await tryGet(`${path}/logs`, { after });
+    if (!page?.lines.length) break;
+    lines.push(...page.lines);
+    after = page.next;
+  }
+  return lines;
+}
+
+// What its handler logged and its agent said, oldest first; the newest of a long log.
+function logOf({ lines }) {
+  if (!lines.length) return null;
+  const shown = lines.slice(-SHOWN_LINES);
+  const items = shown.map((line, place) => [
+    shown[place - 1]?.fence === line.fence ? null : h("li", { class: "attempt", "data-key": `log-attempt-${line.fence}` }, `attempt ${line.fence} by ${line.agent_id}`),
+    h("li", { class: `level-${line.level}`, "data-key": `log-${line.seq}-${place}` }, h("time", {}, clockTime(line.at)), line.kind === "tool_call" ? h("code", {}, line.text) : h("span", {}, line.text)),
+  ]);
+  const note = lines.length > shown.length ? `the last ${count(shown.length)} lines` : "as its agent tells it";
+  return panel("Log", { note }, h("ol", { class: "log", tabindex: 0 }, items));
+}
+
+function clockTime(at) {
+  return new Date(at * 1000).toLocaleTimeString([], { hour12: false });
+}
+
 function stepsOf({ steps }) {
   if (!steps.length) return null;
   const columns = [
@@ -180,7 +210,7 @@ function about({ task }) {
       [isScheduled(task) ? "Starts" : "Was scheduled for", task.run_at && when(task.run_at)],
       ["Expires", task.expires_at && when(task.expires_at)],
       ["Deadline", task.deadline && when(task.deadline)],
-      ["Attempts", `${task.attempts} of ${task.max_attempts}`],
+      ["Failed attempts", `${task.attempts} of at most ${task.max_attempts}`],
       ["Cost", `${money(task.cost_usd)} · ${count(task.tokens_used.input)} tokens in, ${count(task.tokens_used.output)} out`],
       ["Issue", task.issue_id],
       ["Session", task.session_id && h("code", {}, task.session_id)],
@@ -224,7 +254,7 @@ function story({ history }) {
       "li",
       { "data-key": `event-${event.seq}` },
       event.path.length ? chip(event.path.at(-1)) : h("span", { class: "chip" }, label(event.verb)),
-      h("span", {}, event.verb === "message" ? h("span", { class: "said" }, event.data?.kind === "tool_call" ? h("code", {}, event.data.text) : event.data?.text) : label(event.verb), h("small", {}, ` ${event.actor}${event.reason ? ` · ${event.reason}` : ""}`)),
+      h("span", {}, event.verb === "message" ? h("span", { class: "said" }, event.data?.kind === "tool_call" ? h("code", {}, event.data.text) : (event.data?.text ?? event.data?.lines?.at(-1)?.text)) : label(event.verb), h("small", {}, ` ${event.actor}${event.reason ? ` · ${event.reason}` : ""}`)),
       when(event.at),
     ),
   );
