@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from shiftwork import Queue, SyncQueue
+from shiftwork import Queue, SyncQueue, Worker
 from shiftwork.model.errors import CircularDependency, ConnectionUnusable
 
 
@@ -100,6 +100,18 @@ async def test_blocking_queue_joins_a_transaction(sqlite_url: str, connection: a
             assert queue.get(task.id).status == "ready"
 
     await asyncio.to_thread(use)
+
+
+async def test_typed_task_joins_a_transaction(queue: Queue, connection: apsw.Connection) -> None:
+    worker = Worker()
+
+    @worker.task
+    async def ship(order: int) -> int:
+        return order
+
+    task = await queue.submit(ship.new(order=7), connection=connection)
+    connection.execute("commit")
+    assert (await queue.get(task.id)).payload == {"order": 7}
 
 
 async def test_connection_without_a_transaction_is_refused(queue: Queue, connection: apsw.Connection) -> None:

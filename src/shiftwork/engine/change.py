@@ -243,7 +243,7 @@ async def _change_time(work: UnitOfWork, row: TaskRow, run_at: float | None) -> 
     open_ = [wait for wait in await work.tx.all("open_waits_of", items=[(row.root_id,)]) if not wait["name"]]
     if run_at is not None and run_at > work.now:
         await schedule.begin(work, row, run_at)
-    else:
+    elif open_:
         await schedule.end(work, row)
     return {"from": open_[0]["until"] if open_ else None, "to": run_at}
 

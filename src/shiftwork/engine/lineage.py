@@ -64,7 +64,7 @@ async def add_rerun_row(work: UnitOfWork, row: TaskRow, *, waiting: int, changed
     rerun = await _copy(
         work, row, rerun_of=row.id, force_fresh_session=True, trigger_type="manual_rerun", waiting=waiting
     )
-    rerun.last_agent_id = rerun.last_runtime_id = rerun.expires_at = None
+    rerun.last_agent_id = rerun.last_runtime_id = rerun.expires_at = rerun.due_at = None
     path = PATH_READY
     if waiting:
         rerun.status, path = State.PENDING.value, PATH_PENDING
@@ -80,7 +80,17 @@ async def _copy(work: UnitOfWork, row: TaskRow, **changes: Any) -> TaskRow:
         **{
             **{
                 name: getattr(row, name)
-                for name in ("workspace", "type", "lane", "priority", "boost", "deadline", "expires_at", "path_weight")
+                for name in (
+                    "workspace",
+                    "type",
+                    "lane",
+                    "priority",
+                    "boost",
+                    "deadline",
+                    "expires_at",
+                    "due_at",
+                    "path_weight",
+                )
             },
             **{
                 name: getattr(row, name)
@@ -90,7 +100,10 @@ async def _copy(work: UnitOfWork, row: TaskRow, **changes: Any) -> TaskRow:
                 name: getattr(row, name)
                 for name in ("at_most_once", "own_settings", "tallied", "estimated_cost", "target_agent_id", "issue_id")
             },
-            **{name: getattr(row, name) for name in ("budget_id", "trigger_type", "last_agent_id", "last_runtime_id")},
+            **{
+                name: getattr(row, name)
+                for name in ("budget_id", "trigger_type", "last_agent_id", "last_runtime_id", "expires_at", "due_at")
+            },
             "id": work.engine.ids.make(work.now),
             "status": State.READY.value,
             "created_at": work.now if not settings.retry.keep_position or "rerun_of" in changes else row.created_at,

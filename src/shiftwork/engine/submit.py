@@ -478,17 +478,18 @@ def _row(
     lane, place = spot
     waiting = sum(1 for p in above if p.status != State.COMPLETED) if above else 0
     check_at = block_check_at(plan.settings, above, now) if above else None
-    hold = None
+    hold = due_at = None
     if new.run_at is not None and epoch(new.run_at) > now:
-        waiting, hold = waiting + 1, SCHEDULED
+        waiting, hold, due_at = waiting + 1, SCHEDULED, new.run_at
     return (
-        id_, workspace, new.type, _PENDING if waiting else _READY, hold, lane, place.rank, now, place.rerank_at,
+        id_, workspace, new.type, _PENDING if waiting else _READY, hold, lane, place.rank, due_at or now,
+        place.rerank_at,
         float(new.priority), plan.boost, new.deadline, weight, dag_id, id_, origin.parent_id, None, None, waiting,
         check_at, 0, plan.max_attempts, None, None, None, plan.timeout_sec, plan.validation, plan.at_most_once,
         plan.has_own_settings, plan.tallied, plan.estimated_cost, budget_id, item.prepared.name, item.prepared.key,
         new.target_agent_id, new.issue_id, new.trigger_type,
         None if new.force_fresh_session else new.session_id, new.work_dir, new.force_fresh_session, now, now,
-        new.expires_at,
+        new.expires_at, due_at,
     )  # fmt: skip
 
 
