@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import msgspec
+
 import shiftwork
 from shiftwork.cli import values
 from shiftwork.compat import loki_breaker_file
@@ -23,6 +25,7 @@ from shiftwork.search import policy as search
 from shiftwork.server import event_stream, packing
 from shiftwork.settings import resolve
 from shiftwork.settings.model import Bounds, Guard
+from shiftwork.task_types import policy as type_policy
 from shiftwork.triggers import policy as triggers
 from shiftwork.triggers import schedule_policy, templates
 from shiftwork.triggers.model import Cron, DagEnds
@@ -280,6 +283,10 @@ READERS_OF_CALLERS: dict[str, Reader] = {
     "data of schemas": Reader(
         lambda pair: verdict.against_schema(*pair),
         tuple(lambda n, asked=asked, make=make: (asked, make(n)) for asked, make in VALIDATED),  # type: ignore[misc]  # bound above
+    ),
+    "payloads of types": Reader(
+        _refused(lambda pair: type_policy.check_payload("code", pair[1], msgspec.json.encode(pair[0]), "payload")),
+        tuple(lambda n, asked=asked, make=make: (asked, {"a": make(n)}) for asked, make in VALIDATED),  # type: ignore[misc]  # bound above
     ),
     "patterns that are taken": Reader(
         _measured,

@@ -74,3 +74,33 @@ def test_dead_letter_alerts_on_the_dashboard_and_in_the_sink(page: Page, site: S
         message = f"Task {task_id} moved to dead letter queue"
         expect(page.locator("tr", has_text=message)).to_be_visible()
         assert output.get(timeout=60) == {"text": f"[warning] {message}"}
+
+
+def test_new_task_of_a_registered_type_asks_for_its_payload(page: Page, site: Site) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"},
+            "words": {"type": "integer", "minimum": 1},
+            "style": {"anyOf": [{"enum": ["short", "long"]}, {"type": "null"}], "default": None},
+        },
+        "required": ["text"],
+        "additionalProperties": False,
+    }
+    call(site, "/api/types/summarise", {"payload_schema": schema}, "PUT")
+    try:
+        page.goto("/tasks")
+        page.get_by_role("button", name="New task").click()
+        page.get_by_label("Type").last.fill("summarise")
+        page.get_by_label("Title").fill("Sum it up")
+        page.get_by_role("button", name="Submit").click()
+        expect(page.get_by_role("heading", name="Payload of summarise")).to_be_visible()
+        page.get_by_label("Text").fill("Once upon a time")
+        page.get_by_label("Words").fill("3")
+        page.get_by_label("Style").select_option("short")
+        page.get_by_role("button", name="Submit").click()
+        expect(page.get_by_role("heading", name="Sum it up")).to_be_visible()
+        made = call(site, "/api/tasks?type=summarise")["tasks"]
+        assert [task["payload"] for task in made] == [{"text": "Once upon a time", "words": 3, "style": "short"}]
+    finally:
+        call(site, "/api/types/summarise", method="DELETE")

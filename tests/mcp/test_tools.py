@@ -431,6 +431,14 @@ async def test_prompts_are_listed_for_each_role(agent: Agent, queue: Queue) -> N
         assert "submit" not in (worker.client.instructions or "")
 
 
+async def test_payload_that_does_not_fit_its_type_is_refused(agent: Agent, queue: Queue) -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    await queue.types.save("summarise", payload_schema=schema)
+    refused = await agent.refusal("submit", tasks=[{"type": "summarise", "payload": {"text": 1}}])
+    assert (refused["code"], refused["where"]) == ("invalid_payload", "task.payload.text")
+    assert (await queue.tasks.list()).tasks == []
+
+
 async def test_submit_waits_for_the_end_of_its_work(agent: Agent, queue: Queue) -> None:
     submitting = asyncio.create_task(agent("submit", tasks=[{"type": "code"}], wait_sec=20))
     while not (claimed := await queue.claim("other", start=True, wait=5)):

@@ -229,6 +229,14 @@ async def _a_dag(queue: Queue) -> dict[str, str]:
     return {"dag_id": made[0].dag_id or ""}
 
 
+@call("dag_result")
+async def _ended_dag(queue: Queue) -> Call:
+    (made,) = await queue.submit_dag({"tasks": [{"type": "noop", "target_agent_id": "ada"}]})
+    (claim,) = await queue.claim("ada", start=True)
+    await queue.complete(claim.token)
+    return Call({"dag_id": made.dag_id or ""})
+
+
 @call("dags_get", "dags_cancel")
 async def _whole_dag(queue: Queue) -> Call:
     return Call(await _a_dag(queue), {})

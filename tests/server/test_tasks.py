@@ -67,3 +67,18 @@ async def test_token_not_matching_the_path_changes_neither_task(api: Running) ->
     assert {(await api.get(f"/api/tasks/{each}"))["status"] for each in (one, two)} == {"running"}
     done = await api.post("/api/tasks/one/complete", {"token": tokens[one]})
     assert (done["task_id"], done["status"]) == (one, "completed")
+
+
+async def test_payload_that_does_not_fit_its_type_is_refused(api: Running) -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    saved = await api.call("PUT", "/api/types/summarise", {"payload_schema": schema})
+    assert (saved.status, saved.json["set_by"]) == (200, "operator")
+    refused = await api.call("POST", "/api/tasks", {"type": "summarise", "payload": {"text": 1}})
+    assert refused.status == 422
+    assert (refused.json["code"], refused.json["where"]) == ("invalid_payload", "task.payload.text")
+    assert refused.json["facts"]["errors"] == ['text: 1 is not of type "string"']
+    assert (await api.get("/api/types"))["types"][0]["payload_schema"] == schema
+    unknown = await api.call("GET", "/api/types/nothing")
+    assert (unknown.status, unknown.json["code"]) == (404, "not_found")
+    odd = await api.call("PUT", "/api/types/summarise", {"payload_schema": [], "more": 1})
+    assert odd.status in {400, 422}

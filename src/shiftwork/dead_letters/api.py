@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from shiftwork.dead_letters.model import DeadLetter, Decision, FailureGroup, Review
 from shiftwork.model.errors import (
     IdempotencyKeyRequired,
+    InvalidPayload,
     NotFound,
     UnknownReference,
     UnknownSetting,
@@ -30,7 +31,10 @@ class DeadLetters(Namespace, name="dead_letters", group="Dead letters"):
     @operation(
         "POST /api/dead-letters/{task_id}/review",
         "operate",
-        errors=(NotFound, WrongState, VersionConflict, UnknownSetting, IdempotencyKeyRequired, UnknownReference),
+        errors=(
+            *(NotFound, WrongState, VersionConflict, UnknownSetting, IdempotencyKeyRequired),
+            *(UnknownReference, InvalidPayload),
+        ),
     )
     async def review(
         self,

@@ -18,6 +18,7 @@ from shiftwork.model.errors import (
     IdempotencyKeyRequired,
     IdInUse,
     InputError,
+    InvalidPayload,
     Malformed,
     NotFound,
     Overloaded,
@@ -57,6 +58,7 @@ from shiftwork.search.model import Search
 
 T = TypeVar("T")
 SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, UnknownReference) + (
+    InvalidPayload,
     UnknownSetting,
     IdempotencyKeyRequired,
     QueueFull,

@@ -19,6 +19,7 @@ from shiftwork.model.errors import (
     FolderUnavailable,
     IdempotencyKeyRequired,
     IdInUse,
+    InvalidPayload,
     LeaseLost,
     LockTimeout,
     NotFound,
@@ -55,6 +56,7 @@ MAX_CLAIM_WAIT_SEC = 25.0
 HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
 """What a write under a claim can be refused with."""
 SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, UnknownReference) + (
+    InvalidPayload,
     UnknownSetting,
     IdempotencyKeyRequired,
     QueueFull,

@@ -11,6 +11,7 @@ from shiftwork.model.errors import (
     CircularDependency,
     ConflictError,
     HookRefused,
+    InvalidPayload,
     Malformed,
     NotFound,
     QueueFull,
@@ -29,7 +30,7 @@ from shiftwork.operation.parameters import Accepts
 from shiftwork.triggers.model import Firing, Overlap, Preview, SavedTrigger, Source, Trigger
 from shiftwork.triggers.templates import Parameter
 
-_NOT_SUBMITTED = (UnknownReference, UnknownSetting)
+_NOT_SUBMITTED = (InvalidPayload, UnknownReference, UnknownSetting)
 _SUBMITTED = (*_NOT_SUBMITTED, UnknownDependency, CircularDependency, ConflictError, QueueFull, QuotaExceeded)
 On = Annotated[Source | Mapping[str, Any], Accepts(Source)]
 Template = Annotated[Mapping[str, Any], Accepts(dict[str, Any])]

@@ -102,6 +102,7 @@ async def _live(lifespans: Sequence[Lifespan[Any]], opened: asyncio.Future[Opene
         if opened.done():
             log.exception("what the worker had opened could not be closed")
             return
+        log.exception("%s could not be opened", current.name)
         failed = LifespanFailed(f"{current.name} could not be opened: {describe(error)}", where=current.name)
         failed.__cause__ = error
         opened.set_exception(failed)

@@ -1,4 +1,5 @@
-// A form made from a JSON Schema: what an agent asks of a person. What has no field of its own is written as JSON.
+// A form made from a JSON Schema: what an agent asks of a person, or the payload of a task. What has no field of its own is
+// written as JSON.
 
 import { h } from "./dom.js";
 import { label } from "./words.js";
@@ -28,13 +29,56 @@ export function schemaForm(schema, submit) {
   return form;
 }
 
+// A dialog with a field for each part of an object's schema. It answers the object, or null where it was left.
+export function askObject(title, schema, yes) {
+  return new Promise((answer) => {
+    const simple = Object.keys(schema.properties ?? {}).length;
+    const fields = simple ? Object.entries(schema.properties).map(([name, part]) => field(name, part, schema.required?.includes(name))) : [whole(schema)];
+    const wrong = h("p", { class: "wrong", role: "alert" });
+    let found = null;
+    const form = h(
+      "form",
+      {
+        method: "dialog",
+        onsubmit: (event) => {
+          try {
+            found = simple ? collect(form, schema) : JSON.parse(form.elements.value.value);
+          } catch (error) {
+            event.preventDefault();
+            wrong.textContent = error.message;
+          }
+        },
+      },
+      h("h2", { id: "asked" }, title),
+      fields,
+      wrong,
+      h("div", { class: "row end" }, h("button", { type: "button", onclick: () => dialog.close() }, "Back"), h("button", { class: "primary" }, yes)),
+    );
+    const dialog = h("dialog", { "aria-labelledby": "asked" }, form);
+    dialog.addEventListener("close", () => {
+      answer(found);
+      dialog.remove();
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+// What may be left out or null is a field that may be left empty.
+function notNull(part) {
+  const kinds = part.anyOf?.filter((each) => each.type !== "null") ?? [];
+  if (kinds.length !== 1 || part.anyOf.length !== 2) return part;
+  return { ...kinds[0], title: part.title, description: part.description, default: part.default ?? undefined };
+}
+
 function whole(schema) {
   const text = schema?.type === "string";
   const hint = schema ? `JSON that fits ${JSON.stringify(schema)}` : "JSON: text stands in quotes";
   return h("label", {}, "Answer", h("textarea", { name: "value", rows: 3, required: true, value: text ? '""' : "" }), h("small", {}, hint));
 }
 
-function field(name, part, required) {
+function field(name, given, required) {
+  const part = notNull(given);
   const common = { name, required };
   const title = h("span", {}, part.title ?? label(name), required && h("span", { class: "must", title: "required" }, " *"));
   const hint = part.description && h("small", {}, part.description);
@@ -62,7 +106,8 @@ function choice(common, part, options) {
 
 function collect(form, schema) {
   const value = {};
-  for (const [name, part] of Object.entries(schema.properties)) {
+  for (const [name, given] of Object.entries(schema.properties)) {
+    const part = notNull(given);
     const input = form.elements[name];
     if (input.value === "") continue;
     if (part.enum || part.type === "boolean") value[name] = JSON.parse(input.value);

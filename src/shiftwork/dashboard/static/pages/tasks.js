@@ -2,6 +2,7 @@
 
 import { get, post } from "../api.js";
 import { h } from "../dom.js";
+import { askObject } from "../form.js";
 import { ask, attempt, badge, button, chip, empty, isScheduled, meter, panel, stateOf, table, taskLink, toast } from "../parts.js";
 import { go, query, setFilters, to } from "../route.js";
 import { bar, box, boxOfAll } from "./bulk.js";
@@ -66,6 +67,12 @@ async function submit() {
   const task = { type: filled.type, title: filled.title, created_by: `human:${filled.person || "dashboard"}` };
   if (filled.prompt) task.spec = { prompt: filled.prompt };
   if (filled.priority) task.priority = Number(filled.priority);
+  const { types } = await get("/api/types");
+  const schema = types.find((each) => each.name === filled.type)?.payload_schema;
+  if (schema?.properties && Object.keys(schema.properties).length) {
+    task.payload = await askObject(`Payload of ${filled.type}`, schema, "Submit");
+    if (task.payload === null) return;
+  }
   await attempt("It was submitted.", async () => go(to(`/tasks/${(await post("/api/tasks", task)).id}`)));
 }
 
