@@ -191,6 +191,40 @@ def test_dag_graph_updates_with_the_work(page: Page, site: Site) -> None:
     expect(page.locator(".big")).to_contain_text("1 of 2 done")
 
 
+def test_task_is_run_again_from_a_step_with_another_payload(page: Page, site: Site) -> None:
+    made = call(site, "/api/tasks", {"type": "rewound", "title": "Rewound", "payload": {"tone": "dry"}})
+    held = call(site, "/api/tasks/claim", {"agent_id": "f", "types": ["rewound"], "start": True})["assignments"][0]
+    path = f"/api/tasks/{made['id']}"
+    for name in ("plan", "draft"):
+        call(site, f"{path}/steps", {"token": held["token"], "name": name, "result": 1})
+    call(site, f"{path}/complete", {"token": held["token"]})
+    page.goto(f"/tasks/{made['id']}")
+    page.get_by_role("button", name="Run again").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Payload").fill('{"tone": "cheerful"}')
+    dialog.get_by_label("From step").fill("draft")
+    dialog.get_by_role("button", name="Run again").click()
+    expect(page.get_by_text("Followed by")).to_be_visible()
+    (fresh,) = call(site, "/api/tasks?type=rewound&status=ready")["tasks"]
+    assert (fresh["payload"], fresh["rerun_of"]) == ({"tone": "cheerful"}, made["id"])
+    assert [step["name"] for step in call(site, f"/api/tasks/{fresh['id']}/steps")["steps"]] == ["plan"]
+
+
+def test_dag_graph_follows_a_dag_that_grew_and_was_rerun(page: Page, site: Site) -> None:
+    """A later task joined it, and the first one was done again: the new one stands in its place, with its edges."""
+    first, second = call(site, "/api/tasks", [{"type": "grow", "title": "First"}, {"type": "alone", "title": "Other"}])
+    last = call(site, "/api/tasks", {"type": "grow", "title": "Last", "dependencies": [first["id"], second["id"]]})
+    call(site, f"/api/tasks/{first['id']}/cancel", {})
+    once = call(site, f"/api/tasks/{first['id']}/rerun", {})
+    call(site, f"/api/tasks/{once['task_id']}/cancel", {})
+    call(site, f"/api/tasks/{first['id']}/rerun", {})
+    page.goto(f"/dags/{last['dag_id']}")
+    expect(page.locator("svg.graph [role=button]")).to_have_count(2)
+    expect(page.locator("svg.graph path.edge")).to_have_count(1)
+    page.locator("svg.graph").get_by_role("button", name="Last").click()
+    expect(page.get_by_text("Needs from elsewhere")).to_be_visible()
+
+
 def test_dag_graph_of_hundreds_of_tasks_has_no_overlaps(page: Page, site: Site) -> None:
     tasks: list[dict[str, Any]] = [{"key": "t0", "type": "wide"}]
     tasks += [

@@ -9,7 +9,7 @@ const OPEN = ["pending", "waiting_approval", "ready", "retrying"];
 const HELD = ["claimed", "running", "validating"];
 const SETTLED = ["failed", "dead_lettered"];
 const ACTIONS = {
-  cancel: { name: "Cancel", done: "cancelled", tone: "danger", states: [...OPEN, ...HELD, ...SETTLED], text: "Their agents are told to stop, and their dependents are cancelled.", field: { name: "reason", label: "Reason" } },
+  cancel: { name: "Cancel", done: "cancelled", tone: "danger", states: [...OPEN, ...HELD, ...SETTLED], text: "Agents that hold them are asked to stop, and dependents are cancelled.", field: { name: "reason", label: "Reason" } },
   retry: { name: "Retry", done: "to be tried again", tone: "primary", states: SETTLED, text: "Dead letters and failed tasks get fresh attempts.", field: { name: "reason", label: "Note (kept with the decision)" } },
   set_priority: { name: "Set priority", asked: "Set the priority of", yes: "Change", done: "changed", tone: "primary", states: OPEN, text: "0 is the most urgent, 100 the least.", field: { name: "priority", label: "Priority", type: "number", min: 0, max: 100, required: true } },
   purge: { name: "Purge", done: "purged", tone: "danger", states: OPEN, text: "They are cancelled or deleted, as the setting purge.mode says.", field: null },

@@ -16,19 +16,21 @@ export default {
   async load({ id }) {
     const path = `/api/dags/${encodeURIComponent(id)}`;
     const [dag, page] = await Promise.all([get(path), get("/api/tasks", { dag: id, limit: MOST })]);
-    return { title: dag.title ?? "DAG", dag, tasks: page.tasks.filter((task) => !task.superseded_by), cut: page.next !== null };
+    // Edges name the first task of a lineage; the last one, retried or rerun, stands in its place.
+    const newest = new Map(page.tasks.map((task) => [task.root_task_id, task]));
+    return { title: dag.title ?? "DAG", dag, tasks: [...newest.values()], cut: page.next !== null };
   },
 
   view(data, ctx) {
     const { dag, tasks } = data;
     const { local } = ctx;
-    const chosen = tasks.find((task) => task.id === local.chosen);
+    const chosen = tasks.find((task) => task.root_task_id === local.chosen);
     return [
       h("p", { class: "crumbs" }, link("/dags", "DAGs"), " / ", h("code", {}, dag.id)),
       h("div", { class: "heading" }, h("h1", {}, dag.title ?? "untitled"), chip(dag.status), h("div", { class: "actions" }, actions(dag, ctx))),
       h("p", { class: "with-meter big" }, meter(dag.done, dag.total, "Done"), ` ${dag.done} of ${dag.total} done (${percent(dag.done, dag.total)} %)`),
       panel("Picture", { note: data.cut ? `the first ${MOST} tasks` : "thick: what the end waits for", actions: zooming(ctx, tasks) }, picture(tasks, ctx), legend(tasks)),
-      h("div", { class: "columns" }, h("div", {}, chosen ? selection(chosen) : panel("Task", {}, empty("Choose a task in the picture."))), h("div", {}, about(dag))),
+      h("div", { class: "columns" }, h("div", {}, chosen ? selection(chosen, tasks) : panel("Task", {}, empty("Choose a task in the picture."))), h("div", {}, about(dag))),
     ];
   },
 };
@@ -57,7 +59,7 @@ function zooming({ local, redraw }, tasks) {
 }
 
 function picture(tasks, { local, redraw }) {
-  const nodes = tasks.map((task) => ({ id: task.id, title: task.title, type: task.type, status: task.status, agent: task.claim.agent_id, parents: task.dependencies }));
+  const nodes = tasks.map((task) => ({ id: task.root_task_id, title: task.title, type: task.type, status: task.status, agent: task.claim.agent_id, parents: task.dependencies }));
   const choose = (id) => {
     local.chosen = id;
     redraw();
@@ -80,7 +82,9 @@ function legend(tasks) {
   return h("ul", { class: "legend" }, STATES.filter((state) => counts.has(state)).map((state) => h("li", {}, h("i", { class: `dot is-${state}` }), label(state), " ", h("b", {}, counts.get(state)))));
 }
 
-function selection(task) {
+function selection(task, tasks) {
+  const inside = new Set(tasks.map((each) => each.root_task_id));
+  const outside = task.dependencies.filter((id) => !inside.has(id));
   return panel(
     "Task",
     { actions: taskLink(task.id, "Open") },
@@ -93,6 +97,8 @@ function selection(task) {
       ["Started", task.started_at && when(task.started_at)],
       ["Finished", task.finished_at && when(task.finished_at)],
       ["Last error", task.last_error],
+      ["Needs from elsewhere", outside.length ? outside.map((id) => [taskLink(id), " "]) : null],
+      ["Went on without", task.failed_dependencies.length ? task.failed_dependencies.map((each) => h("div", {}, taskLink(each.task_id), h("small", {}, ` ${each.reason ?? each.status}${each.error ? `: ${each.error}` : ""}`))) : null],
     ]),
   );
 }
