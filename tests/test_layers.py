@@ -40,6 +40,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "queue": (ENGINE | {"config"}, ANY),
     "upkeep": (ENGINE | {"queue"}, ANY),
     "testing": (INNER | {"worker"}, ANY),
+    "pytest_plugin": (INNER | {"testing", "worker"}, ANY),
     # what servers and clients say to each other
     "wire": (ENGINE, {"msgspec", "uvicorn"}),
     "client": (INNER | {"wire"}, ANY),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from shiftwork.maintenance.loop import run_once
+from shiftwork.model import times
 from shiftwork.model.task import Task
+from shiftwork.model.times import Duration
 from shiftwork.queue import Queue
 from shiftwork.worker.delivery import COUNTS, Summary
 from shiftwork.worker.worker import Worker
@@ -18,11 +20,11 @@ class MovedClock:
     def __call__(self) -> float:
         return self._now
 
-    def advance(self, seconds: float) -> None:
-        self._now += seconds
+    def advance(self, seconds: Duration) -> None:
+        self._now += times.seconds(seconds)
 
 
-async def pass_time(queue: Queue, clock: MovedClock, seconds: float) -> dict[str, dict[str, int]]:
+async def pass_time(queue: Queue, clock: MovedClock, seconds: Duration) -> dict[str, dict[str, int]]:
     """Move the clock and run every maintenance job once; what they did."""
     clock.advance(seconds)
     return await run_once(queue.engine, force=True)

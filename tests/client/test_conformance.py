@@ -24,7 +24,7 @@ SUITES = [
     *["schedules", "triggers"],
     *["agents", "alerts", "artifacts", "cancelling", "control", "dags", "dead_letters", "effects", "failures"],
     *["idempotency", "inputs", "lifecycle", "observing", "settings_verb", "spawning", "steps", "submit", "validation"],
-    *["dag_results", "results"],
+    *["dag_results", "event_filters", "results"],
 ]
 APART = {
     "test_alert_is_rolled_back_with_its_cause",  # it looks into the engine

@@ -101,3 +101,52 @@ async def test_dependents_of_a_task_cancelled_at_deadline_follow_their_setting(
 async def test_more_than_one_batch_of_deadlines_passes_in_one_run(factory: Queue, clock: MovedClock) -> None:
     await factory.submit_many([{"type": "code", "deadline": clock() + 60}] * 1_201)
     assert (await pass_time(factory, clock, 60))["deadlines"] == {"passed": 1_201}
+
+
+async def fails(queue: Queue) -> None:
+    await queue.settings.set("deadline.on_passed", "fail")
+
+
+@pytest.mark.parametrize("status", ["claimed", "running"])
+async def test_held_task_fails_at_its_deadline(queue: Queue, clock: MovedClock, status: str) -> None:
+    await fails(queue)
+    task_id = await due_in(queue, clock, 5)
+    below = (await queue.submit(type="docs", dependencies=[task_id], settings={"on_dependency_failed": "cancel"})).id
+    (held,) = await queue.claim("worker", types=["code"], start=status == "running")
+    await pass_time(queue, clock, 5)
+    task = await queue.get(task_id)
+    assert (task.status, task.failure_reason, task.attempts) == ("dead_lettered", "deadline_exceeded", 1)
+    assert (task.last_error or "").startswith("The deadline passed at ")
+    assert (await queue.heartbeat(held.token)).action == "lost"
+    assert await events_named(queue, PASSED) == [task_id]
+    assert (await queue.get(below)).status == "cancelled"
+
+
+@pytest.mark.parametrize("status", ["pending", "scheduled", "waiting_approval", "ready", "retrying"])
+async def test_task_that_waits_fails_at_its_deadline_without_an_attempt(
+    queue: Queue, clock: MovedClock, status: str
+) -> None:
+    await fails(queue)
+    if status == "waiting_approval":
+        await queue.settings.set("guards", [{"type": "code"}])
+    fields: dict[str, Any] = {"retry": {"strategy": "fixed", "initial_delay_sec": 600}}
+    if status == "pending":
+        fields["dependencies"] = [(await queue.submit(type="docs")).id]
+    if status == "scheduled":
+        fields["delay"] = 600
+    task_id = await due_in(queue, clock, 5, **fields)
+    if status == "retrying":
+        await queue.fail((await take(queue)).token, "crash")
+    attempts = (await queue.get(task_id)).attempts
+    await pass_time(queue, clock, 5)
+    task = await queue.get(task_id)
+    assert (task.status, task.failure_reason, task.attempts) == ("dead_lettered", "deadline_exceeded", attempts)
+    (letter,) = await queue.dead_letters.list()
+    assert letter.reason == "deadline_exceeded"
+    assert await queue.approvals.list() == []
+    again = await queue.dead_letters.review(task_id, "retry")
+    expected = {"pending": "pending", "scheduled": "pending", "waiting_approval": "waiting_approval"}
+    assert again.status == expected.get(status, "ready")
+    assert "deadlines" not in await pass_time(queue, clock, 600)
+    if status == "scheduled":
+        assert (await queue.get(task_id)).status == "ready"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -428,3 +429,36 @@ async def test_prompts_are_listed_for_each_role(agent: Agent, queue: Queue) -> N
     async with talking(McpServer(queue, Options(role="worker"))) as worker:
         assert [prompt.name for prompt in (await worker.client.list_prompts()).prompts] == ["work"]
         assert "submit" not in (worker.client.instructions or "")
+
+
+async def test_submit_waits_for_the_end_of_its_work(agent: Agent, queue: Queue) -> None:
+    submitting = asyncio.create_task(agent("submit", tasks=[{"type": "code"}], wait_sec=20))
+    while not (claimed := await queue.claim("other", start=True, wait=5)):
+        pass
+    await queue.complete(claimed[0].token, {"n": 1})
+    made = await submitting
+    (task,) = made["tasks"]
+    assert (task["status"], task["result"]) == ("completed", {"data": {"n": 1}})
+    assert "next" not in made
+
+
+async def test_submit_of_a_dag_says_which_of_it_failed(agent: Agent, queue: Queue) -> None:
+    tasks = [{"type": "code", "key": "a"}, {"type": "code", "key": "b", "dependencies": ["a"]}]
+    submitting = asyncio.create_task(agent("submit", tasks=tasks, wait_sec=20))
+    while not (claimed := await queue.claim("other", start=True, wait=5)):
+        pass
+    await queue.fail(claimed[0].token, "invalid_input", "no such file")
+    made = await submitting
+    assert [task["status"] for task in made["tasks"]] == ["dead_lettered", "pending"]
+    assert made["tasks"][0]["result"]["error"] == "no such file"
+    assert "wait_sec" in made["next"]
+
+
+async def test_get_waits_no_longer_than_it_was_asked_to(agent: Agent, queue: Queue) -> None:
+    made = await queue.submit(type="code")
+    assert (await agent("get", task_id=made.id, wait_sec=0.05))["status"] == "ready"
+    waiting = asyncio.create_task(agent("get", task_id=made.id, wait_sec=20))
+    await queue.cancel(made.id, "enough")
+    assert (await waiting)["status"] == "cancelled"
+    refused = await agent.refusal("get", task_id=made.id, wait_sec=30)
+    assert "20" in refused["what"]

@@ -39,3 +39,19 @@ async def test_bad_times_are_refused_by_their_field(api: Running, fields: dict[s
     refused = await api.call("POST", "/api/tasks", {"type": "write", **fields})
     assert (refused.status, refused.code) == (422, "invalid_input")
     assert refused.json["where"].endswith(where)
+
+
+async def test_filters_take_iso_times(api: Running) -> None:
+    await api.post("/api/tasks", {"type": "write"})
+    assert (await api.get("/api/tasks?since=2036-01-31T12:00:00Z"))["tasks"] == []
+    assert len((await api.get("/api/tasks?until=2036-01-31T12:00:00%2B01:00"))["tasks"]) == 1
+    refused = await api.call("GET", "/api/tasks?since=2036-01-31T12:00:00")
+    assert (refused.code, refused.json["where"]) == ("invalid_input", "since")
+    assert "time zone" in refused.json["hint"]
+    held = (await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}))["assignments"][0]
+    waited = await api.post(
+        f"/api/tasks/{held['task']['id']}/wait", {"token": held["token"], "name": "nap", "until": FAR}
+    )
+    assert waited["wait"]["until"] == FAR_SEC
+    made = await api.post("/api/tokens", {"name": "t", "scopes": ["read"], "expires_at": FAR})
+    assert made["expires_at"] == FAR_SEC

@@ -10,6 +10,7 @@ from msgspec import Meta
 from shiftwork.access.model import Me, NewToken, TokenInfo, TokenScope
 from shiftwork.model.errors import ConflictError, NotFound
 from shiftwork.model.task import Name
+from shiftwork.model.times import Time
 from shiftwork.operation.declare import Namespace, operation
 from shiftwork.operation.parameters import Accepts
 
@@ -20,7 +21,7 @@ class Tokens(Namespace, name="tokens", group="Access"):
     """The tokens with which callers use this workspace over HTTP."""
 
     @operation("POST /api/tokens", "admin", status=201, errors=(ConflictError,))
-    async def create(self, name: Name, scopes: Scopes, *, expires_at: float | None = None) -> NewToken:
+    async def create(self, name: Name, scopes: Scopes, *, expires_at: Time | None = None) -> NewToken:
         """Make a token for this workspace. Its secret is in this answer and nowhere else.
 
         Only a caller with the scope `server` gives the scope `server`.

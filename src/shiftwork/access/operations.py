@@ -17,6 +17,7 @@ from shiftwork.access.scopes import SCOPES
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model.errors import ConflictError, InputError, NotFound
+from shiftwork.model.times import Time, epoch
 from shiftwork.operation.local import Call, implements, reading, transaction
 from shiftwork.store.store import Row, Tx
 
@@ -43,12 +44,13 @@ def digest(secret: str) -> str:
 
 
 @implements(Tokens.create)
-async def create_token(call: Call, name: str, scopes: Sequence[str], *, expires_at: float | None = None) -> NewToken:
-    if expires_at is not None and not math.isfinite(expires_at):
-        raise InputError(f"{expires_at!r} is not a time", where="expires_at")
+async def create_token(call: Call, name: str, scopes: Sequence[str], *, expires_at: Time | None = None) -> NewToken:
+    until = epoch(expires_at)
+    if until is not None and not math.isfinite(until):
+        raise InputError(f"{until!r} is not a time", where="expires_at")
     token_id, secret = make_secret()
     ordered = [scope for scope in SCOPES if scope in scopes]
-    info = await call.run(_keep_token, call.workspace, token_id, digest(secret), name, ordered, expires_at)
+    info = await call.run(_keep_token, call.workspace, token_id, digest(secret), name, ordered, until)
     if info.id != token_id:
         raise ConflictError(
             f"this request has made the token {info.id} already; its secret is not stored",

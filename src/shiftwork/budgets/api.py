@@ -5,6 +5,7 @@ from __future__ import annotations
 from shiftwork.budgets.model import Budget, By, Costs, Kind
 from shiftwork.model.errors import NotFound
 from shiftwork.model.task import Dollars, Name, PageSize
+from shiftwork.model.times import Time
 from shiftwork.operation.declare import Namespace, operation
 
 
@@ -20,7 +21,7 @@ class Budgets(Namespace, name="budgets", group="Money"):
 
     @operation("GET /api/costs", "read")
     async def costs(
-        self, by: By = "type", *, since: float | None = None, until: float | None = None, limit: PageSize = 100
+        self, by: By = "type", *, since: Time | None = None, until: Time | None = None, limit: PageSize = 100
     ) -> Costs:
         """Return what was spent by task, DAG, type, agent, model or day (UTC), the most first."""
 

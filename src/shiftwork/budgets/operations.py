@@ -32,6 +32,7 @@ from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import ids
 from shiftwork.model.errors import InputError, NotFound
 from shiftwork.model.task import dollars, micros
+from shiftwork.model.times import Time, epoch
 from shiftwork.operation.local import Call, implements, reading
 from shiftwork.settings.operations import change_setting
 from shiftwork.settings.resolve import Resolver
@@ -277,8 +278,8 @@ async def report_costs(
     workspace: str,
     by: By = "type",
     *,
-    since: float | None = None,
-    until: float | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
     limit: int = 100,
 ) -> Costs:
-    return await costs.report(tx, workspace, by, since or 0.0, until, limit)
+    return await costs.report(tx, workspace, by, epoch(since) or 0.0, epoch(until), limit)

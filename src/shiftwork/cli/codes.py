@@ -11,8 +11,11 @@ from shiftwork.model.errors import (
     NotFound,
     OperationTimeout,
     Overloaded,
+    ResultTimeout,
     ShiftworkError,
     StoreError,
+    TaskCancelled,
+    TaskFailed,
     TooManyRequests,
     Unauthorized,
 )
@@ -29,6 +32,9 @@ class ExitCode(IntEnum):
     UNAVAILABLE = 5
     FORBIDDEN = 6
     NO_PROOF = 7
+    TASK_FAILED = 8
+    TASK_CANCELLED = 9
+    NOT_ENDED = 10
     INTERRUPTED = 130
 
 
@@ -43,6 +49,9 @@ MEANING: dict[ExitCode, str] = {
     "read-only or damaged",
     ExitCode.FORBIDDEN: "the server does not know who asks, or they may not do this",
     ExitCode.NO_PROOF: "`prove` hurt no process, so nothing is proven",
+    ExitCode.TASK_FAILED: "the task or DAG whose result was waited for failed",
+    ExitCode.TASK_CANCELLED: "it was cancelled",
+    ExitCode.NOT_ENDED: "it has not ended in the time given to `--wait`",
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
 }
 
@@ -51,6 +60,9 @@ _CODES: tuple[tuple[type[ShiftworkError], ExitCode], ...] = (
     (Unauthorized, ExitCode.FORBIDDEN),
     (Forbidden, ExitCode.FORBIDDEN),
     (NotFound, ExitCode.NOT_FOUND),
+    (TaskFailed, ExitCode.TASK_FAILED),
+    (TaskCancelled, ExitCode.TASK_CANCELLED),
+    (ResultTimeout, ExitCode.NOT_ENDED),
     (ConflictError, ExitCode.CONFLICT),
     (StoreError, ExitCode.UNAVAILABLE),
     (OperationTimeout, ExitCode.UNAVAILABLE),

@@ -10,6 +10,7 @@ import msgspec
 from shiftwork.cli import printing
 from shiftwork.cli.filtering import conditions, where
 from shiftwork.cli.shell import Answer, Command, Shell, together, with_queue
+from shiftwork.model.states import State
 from shiftwork.model.task import SCHEDULED
 
 if TYPE_CHECKING:
@@ -68,8 +69,12 @@ def _row(task: Task, now: float) -> tuple[object, ...]:
     attempts = f"{task.attempts}/{task.max_attempts}"
     agent = task.claim.agent_id or task.target_agent_id
     title = printing.clip(task.title or task.external_id)
-    status = f"{task.status} ({printing.ago(task.run_at, now)})" if task.hold == SCHEDULED else task.status
+    status = f"{task.status} ({printing.ago(task.run_at, now)})" if _is_scheduled(task) else task.status
     return (task.id, status, task.type, task.priority, attempts, agent, printing.ago(task.created_at, now), title)
+
+
+def _is_scheduled(task: Task) -> bool:
+    return task.status == State.PENDING and task.hold == SCHEDULED
 
 
 @click.command("show", cls=Command)
@@ -112,7 +117,7 @@ def _facts(task: Task, now: float) -> None:
             ("judged by", task.judge_task_id),
             ("progress", None if task.progress is None else printing.pretty(task.progress)),
             ("next attempt", printing.when(task.available_at)),
-            ("starts" if task.hold == SCHEDULED else "was scheduled for", printing.when(task.run_at)),
+            ("starts" if _is_scheduled(task) else "was scheduled for", printing.when(task.run_at)),
             ("expires", printing.when(task.expires_at)),
             ("waits for", [*task.blocked_by, *map(_waited_for, task.waits)]),
             ("depends on", task.dependencies),

@@ -116,21 +116,25 @@ def _one_beginning(*, after: int | None, tail: int | None, **_: Any) -> None:
 @click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="Begin behind this number; 0 is the start.")
 @click.option("--tail", type=click.IntRange(min=0), help="Start about this many events before the end [default: 20].")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after this many.")
+@click.option("--task", multiple=True, help="Events of this task. Repeatable.")
+@click.option("--dag", multiple=True, help="Events of this DAG. Repeatable.")
+@click.option("--type", multiple=True, help="Events of tasks of this type. Repeatable.")
+@click.option("--verb", multiple=True, help="Events of this verb: completed, failed, progress. Repeatable.")
 @with_queue(check=_one_beginning)
 async def events(
-    shell: Shell, queue: AnyQueue, *, follow: bool, after: int | None, tail: int | None, limit: int | None
+    shell: Shell, queue: AnyQueue, *, follow: bool, after: int | None, tail: int | None, limit: int | None, **only: Any
 ) -> Answer:
     """Show what happened, an event to a line. With --json as JSON lines."""
     cursor = (await queue.events("now")).next - (20 if tail is None else tail) if after is None else after
     cursor, left = max(0, cursor), limit
     if follow:
-        async for event in queue.follow(cursor):
+        async for event in queue.follow(cursor, **only):
             _event(shell, event)
             left = None if left is None else left - 1
             if left == 0:
                 return None
     while left is None or left > 0:
-        news = await queue.events(cursor, limit=min(left or MAX_PAGE, MAX_PAGE))
+        news = await queue.events(cursor, limit=min(left or MAX_PAGE, MAX_PAGE), **only)
         found, cursor = news.events, news.next
         for event in found:
             _event(shell, event)

@@ -22,6 +22,7 @@ from shiftwork.cli.operating import duties, events, pause, rebalance, resume, st
 from shiftwork.cli.protecting import breakers, cooldowns, limits
 from shiftwork.cli.proving import prove
 from shiftwork.cli.quotas import quotas
+from shiftwork.cli.results import result
 from shiftwork.cli.serving import serve
 from shiftwork.cli.setup import (
     VERSION_HELP,
@@ -55,7 +56,7 @@ def main() -> None:
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Tasks": [
-        *[submit, list_, search, show_task, explain, history, steps],
+        *[submit, result, list_, search, show_task, explain, history, steps],
         *[cancel, retry, rerun, update, priority, dlq, dags],
     ],
     "Work": [

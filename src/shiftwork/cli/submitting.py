@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork.cli import printing, values
+from shiftwork.cli.results import place_now, wait_for_dag, wait_for_task, wait_for_tasks, wait_option
 from shiftwork.cli.shell import Answer, Command, Shell, filled, refuse, with_queue
 
 if TYPE_CHECKING:
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
     from shiftwork.model.task import Submitted
 
 
-def _check(*, kind: str | None, given: Any, wait_for_room: float, **fields: Any) -> None:  # noqa: ARG001  # of both ways
+def _check(
+    *,
+    kind: str | None,
+    given: Any,
+    wait_for_room: float,  # noqa: ARG001  # of both ways
+    wait: float | None,  # noqa: ARG001  # of both ways
+    **fields: Any,
+) -> None:
     if given is None and kind is None:
         refuse("TYPE or --file is needed")
     if given is not None and (kind is not None or any(value not in (None, ()) for value in fields.values())):
@@ -90,24 +98,41 @@ def _check(*, kind: str | None, given: Any, wait_for_room: float, **fields: Any)
     metavar="DURATION",
     help="How long to wait for room if the queue is full.",
 )
+@wait_option
 @with_queue(create=True, check=_check)
 async def submit(
-    shell: Shell, queue: AnyQueue, *, kind: str | None, given: Any, wait_for_room: float, **fields: Any
+    shell: Shell,
+    queue: AnyQueue,
+    *,
+    kind: str | None,
+    given: Any,
+    wait_for_room: float,
+    wait: float | None,
+    **fields: Any,
 ) -> Answer:
     """Submit a task of TYPE, or what is in a file.
 
-    A list or a DAG goes in whole or not at all; its tasks may depend on each other by their "key".
+    A list or a DAG goes in whole or not at all; its tasks may depend on each other by their "key". With --wait the exit
+    code says how it ended: 0 completed, 8 failed, 9 cancelled, 10 not ended.
     """
-    if given is None:
-        await _submit_one(shell, queue, {"type": kind, **_fields(fields, queue.now())}, wait_for_room)
-    elif isinstance(given, list):
-        made = await queue.submit_many(given, wait_for_room=wait_for_room)
+    after = 0 if wait is None else await place_now(queue)
+    new = {"type": kind, **_fields(fields, queue.now())} if given is None else given
+    if isinstance(new, list):
+        made = await queue.submit_many(new, wait_for_room=wait_for_room)
+        if wait is not None:
+            return await wait_for_tasks(shell, queue, made, wait, after)
         shell.answer(made, lambda: _list(made))
-    elif "tasks" in given:
-        dag = await queue.submit_dag(given, wait_for_room=wait_for_room)
+    elif "tasks" in new:
+        dag = await queue.submit_dag(new, wait_for_room=wait_for_room)
+        if wait is not None and dag.dag_id is not None:
+            return await wait_for_dag(shell, queue, dag.dag_id, wait, after)
         shell.answer({"dag_id": dag.dag_id, "tasks": dag}, lambda: _list(dag, dag.dag_id))
     else:
-        await _submit_one(shell, queue, given, wait_for_room)
+        task = await queue.submit(new, wait_for_room=wait_for_room)
+        if wait is not None:
+            click.echo(_line(task), err=True)
+            return await wait_for_task(shell, queue, task.id, wait, after)
+        shell.answer(task, lambda: click.echo(_line(task)))
     return None
 
 
@@ -116,11 +141,6 @@ def _fields(options: dict[str, Any], now: float) -> dict[str, Any]:
     fields = values.given_fields(options, now)
     prompt = fields.pop("prompt", None)
     return fields if prompt is None else {**fields, "payload": {**fields.get("payload", {}), "prompt": prompt}}
-
-
-async def _submit_one(shell: Shell, queue: AnyQueue, fields: dict[str, Any], wait_for_room: float) -> None:
-    made = await queue.submit(fields, wait_for_room=wait_for_room)
-    shell.answer(made, lambda: click.echo(_line(made)))
 
 
 def _line(made: Submitted) -> str:

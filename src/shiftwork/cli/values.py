@@ -92,6 +92,19 @@ def duration(text: str) -> float:
     return _finite(seconds)
 
 
+FOREVER = "forever"
+
+
+def patience(text: str) -> float:
+    """How long to wait: seconds, a duration like 5m, or `forever`."""
+    if text == FOREVER:
+        return math.inf
+    found = _seconds(text) if _seconds(text) is not None else _seconds(f"{text.strip()}s")
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not a number of seconds, nor a duration like 90s, 15m or 2h")
+    return _finite(found)
+
+
 def _seconds(text: str) -> float | None:
     match = _DURATION.fullmatch(text.strip())
     return float(match[1]) * _UNITS[match[2]] if match else None

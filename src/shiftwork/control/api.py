@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from shiftwork.control.model import BridgeInfo, MaintenanceJob
 from shiftwork.limits.model import Backpressure
 from shiftwork.model.task import Name, Text
+from shiftwork.model.times import Time
 from shiftwork.observe.model import WaitingWork
 from shiftwork.operation.declare import Namespace, operation
 from shiftwork.search.model import Level
@@ -31,7 +32,7 @@ class Control(Namespace, name="control", group="Queue"):
         type: Name | None = None,
         tag: Name | None = None,
         level: Level | None = None,
-        created_before: float | None = None,
+        created_before: Time | None = None,
         held: bool = False,
     ) -> int:
         """Remove the tasks that match every condition, and return how many. At least one condition must be given.

@@ -19,6 +19,7 @@ from shiftwork.limits import capacity
 from shiftwork.limits.model import Backpressure
 from shiftwork.model.errors import InputError
 from shiftwork.model.states import CLAIMED_STATES, FINAL, STORED
+from shiftwork.model.times import Time, epoch
 from shiftwork.observe import causes, maintenance_health
 from shiftwork.observe.maintenance_health import Resting
 from shiftwork.observe.model import WaitingWork
@@ -73,10 +74,11 @@ async def purge(
     type: str | None = None,
     tag: str | None = None,
     level: Level | None = None,
-    created_before: float | None = None,
+    created_before: Time | None = None,
     held: bool = False,
 ) -> int:
-    wanted = Purge(status=list(status), type=type, tag=tag, level=level, created_before=created_before, held=held)
+    before = epoch(created_before)
+    wanted = Purge(status=list(status), type=type, tag=tag, level=level, created_before=before, held=held)
     if wanted == Purge():
         raise InputError("a purge needs at least one condition", where="purge")
     unknown = [each for each in status if each not in STORED]

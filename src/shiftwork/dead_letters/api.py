@@ -16,6 +16,7 @@ from shiftwork.model.errors import (
 )
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.task import Name, PageSize, Text
+from shiftwork.model.times import Time
 from shiftwork.operation.declare import Namespace, operation
 from shiftwork.operation.parameters import Accepts
 
@@ -37,7 +38,7 @@ class DeadLetters(Namespace, name="dead_letters", group="Dead letters"):
         decision: GivenDecision,
         *,
         note: Text | None = None,
-        at: float | None = None,
+        at: Time | None = None,
         change: Mapping[str, Any] | None = None,
         chain: bool = False,
         version: int | None = None,
@@ -58,7 +59,7 @@ class DeadLetters(Namespace, name="dead_letters", group="Dead letters"):
 
     @operation("POST /api/dead-letters/redrive", "operate", envelope="outcomes")
     async def redrive(
-        self, signature: Name, decision: GivenDecision = "retry", *, note: Text | None = None, at: float | None = None
+        self, signature: Name, decision: GivenDecision = "retry", *, note: Text | None = None, at: Time | None = None
     ) -> list[Outcome]:
         """Make the same decision about all dead letters that failed alike."""
 

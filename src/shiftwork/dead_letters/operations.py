@@ -25,7 +25,7 @@ from shiftwork.model.errors import InputError, NotFound, ShiftworkError, WrongSt
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import FINAL, SETTLED, State
 from shiftwork.model.task import NewTask, Task, dollars
-from shiftwork.model.times import epoch
+from shiftwork.model.times import Time, epoch
 from shiftwork.operation.local import Call, implements, reading
 from shiftwork.steps.reuse import is_same_work
 from shiftwork.store.store import Row, Tx
@@ -237,21 +237,21 @@ async def review_one(
     decision: Decision,
     *,
     note: str | None = None,
-    at: float | None = None,
+    at: Time | None = None,
     change: Mapping[str, Any] | None = None,
     chain: bool = False,
     version: int | None = None,
 ) -> Outcome:
-    verdict = ReviewDecision(decision, note, at, dict(change) if change else None, chain, version)
+    verdict = ReviewDecision(decision, note, epoch(at), dict(change) if change else None, chain, version)
     (outcome,) = await call.run(review, [await call.find(task_id)], verdict)
     return outcome.unwrap()
 
 
 @implements(DeadLetters.redrive)
 async def redrive(
-    call: Call, signature: str, decision: Decision = "retry", *, note: str | None = None, at: float | None = None
+    call: Call, signature: str, decision: Decision = "retry", *, note: str | None = None, at: Time | None = None
 ) -> list[Outcome]:
-    verdict = ReviewDecision(decision, note, at)
+    verdict = ReviewDecision(decision, note, epoch(at))
     done: list[Outcome] = []
     while page := await call.run(_redrive, call.workspace, signature, verdict, REDRIVE_BATCH):
         done += page

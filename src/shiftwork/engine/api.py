@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Annotated, Any, Literal, TypeVar, Unpack
 
 from msgspec import Meta
@@ -47,6 +48,7 @@ from shiftwork.model.task import (
     TaskFields,
     Text,
 )
+from shiftwork.model.times import Duration, Time, seconds
 from shiftwork.observe.model import Explanation, Status
 from shiftwork.operation.declare import Executor, Namespace, Operation, operation, operation_of
 from shiftwork.operation.handle import DagHandle, Patience, TaskHandle, in_turns
@@ -122,7 +124,11 @@ class Everyday(Namespace, name="", group="Tasks"):
     """What producers and readers do every day."""
 
     async def submit(
-        self, task: NewTask | Mapping[str, Any] | None = None, *, wait_for_room: float = 0, **fields: Unpack[TaskFields]
+        self,
+        task: NewTask | Mapping[str, Any] | None = None,
+        *,
+        wait_for_room: Duration = 0,
+        **fields: Unpack[TaskFields],
     ) -> TaskHandle[Any]:
         """Submit one task, given as a `NewTask`, a mapping, or keyword arguments; `await handle.result()` waits for it.
 
@@ -134,7 +140,7 @@ class Everyday(Namespace, name="", group="Tasks"):
         return TaskHandle.of(self, await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room))
 
     async def submit_many(
-        self, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait_for_room: float = 0
+        self, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait_for_room: Duration = 0
     ) -> list[TaskHandle[Any]]:
         """Submit a batch, all or nothing. Tasks may depend on each other by their local `key`.
 
@@ -146,7 +152,7 @@ class Everyday(Namespace, name="", group="Tasks"):
         made: list[Submitted] = await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room)
         return [TaskHandle.of(self, each) for each in made]
 
-    async def submit_dag(self, dag: NewDag | Mapping[str, Any], *, wait_for_room: float = 0) -> DagHandle:
+    async def submit_dag(self, dag: NewDag | Mapping[str, Any], *, wait_for_room: Duration = 0) -> DagHandle:
         """Submit tasks and edges as one DAG, all or nothing. Returns a list of handles that knows the DAG.
 
         While the queue is full, it is tried again for `wait_for_room` seconds.
@@ -156,10 +162,10 @@ class Everyday(Namespace, name="", group="Tasks"):
         wait_for = functools.partial(dag_result, self._executor)
         return DagHandle([TaskHandle.of(self, each) for each in made], wait_for)
 
-    def _when_there_is_room(self, operation: Operation, values: dict[str, Any], wait: float) -> Awaitable[Any]:
+    def _when_there_is_room(self, operation: Operation, values: dict[str, Any], wait: Duration) -> Awaitable[Any]:
         if wait == 0:
             return self._executor.perform(operation, values)
-        return _when_there_is_room(lambda: self._executor.perform(operation, values), wait)
+        return _when_there_is_room(lambda: self._executor.perform(operation, values), seconds(wait))
 
     @operation("GET /api/tasks/{task_id}", "read", errors=(NotFound,))
     async def get(self, task_id: Name) -> Task:
@@ -204,25 +210,39 @@ class Everyday(Namespace, name="", group="Tasks"):
         after: Cursor | Literal["now"] = 0,
         *,
         limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000,
-        wait: Annotated[float, Meta(ge=0, le=MAX_EVENT_WAIT_SEC)] = 0,
+        wait: Annotated[float, Meta(ge=0, le=MAX_EVENT_WAIT_SEC)] | timedelta = 0,
+        task: Name | Sequence[Name] | None = None,
+        dag: Name | Sequence[Name] | None = None,
+        type: Name | Sequence[Name] | None = None,
+        verb: Name | Sequence[Name] | None = None,
     ) -> EventPage:
         """Return the events after a cursor and the next cursor; with `wait`, wait that long for the first one.
 
         A reader that continues from `next` sees every event once. `after` may be `now`, for what happens from now on.
+        With filters: the events of these tasks, DAGs and types of task, and of these verbs.
 
         Over HTTP with `Accept: text/event-stream` they keep coming: each has its cursor as its id, and
         `Last-Event-ID` resumes. Several values of one filter are alternatives.
         """
 
-    async def follow(self, after: int = 0, *, poll_sec: float = 0.05) -> AsyncIterator[Event]:
-        """Yield events as they come, each once, forever."""
+    async def follow(
+        self,
+        after: int = 0,
+        *,
+        poll_sec: Duration = 0.05,
+        task: str | Sequence[str] | None = None,
+        dag: str | Sequence[str] | None = None,
+        type: str | Sequence[str] | None = None,
+        verb: str | Sequence[str] | None = None,
+    ) -> AsyncIterator[Event]:
+        """Yield events as they come, each once, forever; with filters, those that `events` returns."""
         while True:
-            page = await self.events(after, wait=FOLLOW_SEC)
+            page = await self.events(after, wait=FOLLOW_SEC, task=task, dag=dag, type=type, verb=verb)
             for event in page.events:
                 yield event
             after = page.next
             if not page.events:
-                await asyncio.sleep(poll_sec)  # a server about to stop does not wait
+                await asyncio.sleep(seconds(poll_sec))  # a server about to stop does not wait
 
     @operation("GET /api/queue", "read", group="Queue")
     async def status(self, *, fresh: bool = False) -> Status:
@@ -316,8 +336,8 @@ class Tasks(Namespace, name="tasks"):
         tag: str | None = None,
         dag: str | None = None,
         parent: Name | None = None,
-        since: float | None = None,
-        until: float | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
         search: Search | None = None,
         reason: str | None = None,
         after: Name | None = None,
@@ -342,8 +362,8 @@ class Tasks(Namespace, name="tasks"):
         tag: str | None = None,
         dag: str | None = None,
         parent: Name | None = None,
-        since: float | None = None,
-        until: float | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
         search: Search | None = None,
         reason: str | None = None,
     ) -> dict[str, int]:

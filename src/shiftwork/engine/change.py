@@ -18,7 +18,7 @@ from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.submit import inherit_open_fate
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.fairness.share_policy import TAG
-from shiftwork.model import ids
+from shiftwork.model import ids, times
 from shiftwork.model.errors import InputError, NotFound, ShiftworkError, UnknownDependency, VersionConflict, WrongState
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import FINAL, SETTLED, WAITING, State
@@ -243,8 +243,10 @@ def _change_columns(row: TaskRow, changes: Changes, now: float) -> dict[str, Any
 
 def _given(changes: Changes, name: str) -> Any:
     """A field as it is kept."""
-    value = getattr(changes, name)
-    return epoch(value, f"changes.{name}") if name in {"deadline", "run_at", "expires_at"} else value
+    value = times.number(getattr(changes, name), f"changes.{name}")
+    if name == "timeout_sec" and value is not None and value <= 0:
+        raise InputError(f"expected more than 0 seconds, got {value:g}", where="changes.timeout_sec")
+    return value
 
 
 def _refuse_expired(row: TaskRow, changes: Changes, now: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -44,6 +45,7 @@ from shiftwork.model.reports import (
     MessageKind,
 )
 from shiftwork.model.task import Name, NewTask, NewVerdict, Submitted, Task, Text, Usage
+from shiftwork.model.times import Duration
 from shiftwork.operation.declare import Namespace, operation
 from shiftwork.operation.handle import TaskHandle
 from shiftwork.operation.parameters import MAX_BATCH, Accepts, ClaimToken
@@ -61,7 +63,7 @@ SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDepen
 )
 
 Count = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
-Wait = Annotated[float, Meta(ge=0, le=MAX_CLAIM_WAIT_SEC)]
+Wait = Annotated[float, Meta(ge=0, le=MAX_CLAIM_WAIT_SEC)] | timedelta
 GivenUsage = Annotated[Usage | Mapping[str, Any], Accepts(Usage)] | None
 GivenVerdict = Annotated[NewVerdict | Mapping[str, Any], Accepts(NewVerdict)] | None
 LongText = Annotated[str | None, Accepts(Any, over_http=str | None)]
@@ -76,7 +78,7 @@ class WorkerVerbs(Namespace, name="", group="Working"):
         agent_id: str,
         count: int = 1,
         *,
-        wait: float = 0,
+        wait: Duration = 0,
         runtime_id: str | None = None,
         start: bool = False,
         types: Sequence[str] | None = None,
@@ -239,7 +241,7 @@ class Claims(Namespace, name="claims", group="Working"):
         runtime_id: str,
         count: int = 1,
         *,
-        wait: float = 0,
+        wait: Duration = 0,
         start: bool = False,
         types: Sequence[str] | None = None,
         capabilities: Sequence[str] = (),

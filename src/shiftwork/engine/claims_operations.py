@@ -33,6 +33,7 @@ from shiftwork.model.reports import (
     TaskResult,
 )
 from shiftwork.model.task import NO_USAGE, NewTask, NewVerdict, Submitted, Task, Usage
+from shiftwork.model.times import Duration, seconds
 from shiftwork.operation.local import Call, implements, only, reading
 from shiftwork.store.store import Tx
 from shiftwork.validation import verdicts
@@ -47,7 +48,7 @@ async def request(
     agent_id: str | None = None,
     count: int = 1,
     *,
-    wait: float = 0,
+    wait: Duration = 0,
     runtime_id: str | None = None,
     start: bool = False,
     types: Sequence[str] | None = None,
@@ -64,9 +65,9 @@ async def request(
         fifo,
     )
     if agent_id is not None:
-        answer = await claim_requests.for_agent(call, agent_id, runtime_id, wanted, wait)
+        answer = await claim_requests.for_agent(call, agent_id, runtime_id, wanted, seconds(wait))
     elif runtime_id is not None:
-        answer = await claim_requests.for_runtime(call, runtime_id, wanted, wait)
+        answer = await claim_requests.for_runtime(call, runtime_id, wanted, seconds(wait))
     else:
         raise InputError("a claim names its agent, its runtime, or both", where="agent_id")
     return ClaimResult(answer.assignments, answer.closed, answer.no_fit, answer.at_capacity, answer.slow_down_sec)

@@ -160,6 +160,11 @@ def _carry_out(
     return _after_counted_failure(facts, settings, reason, roll, at_once=action == "requeue")
 
 
+def after_deadline(facts: AttemptFacts, settings: Settings) -> Decision:
+    """The task's deadline passed while an agent held it, and that is a failure."""
+    return _settle(facts, settings, reasons.DEADLINE_EXCEEDED, "deadline", counted=True, poisoned=False)
+
+
 def after_takeover(facts: AttemptFacts, settings: Settings, roll: float) -> Decision:
     """Another worker took the task from its holder and has begun: a bounded number of times that costs no attempt."""
     if settings.delivery == "at_most_once" and facts.started:

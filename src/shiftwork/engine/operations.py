@@ -23,6 +23,7 @@ from shiftwork.model.history import Attempt, EventPage, History, Transition
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import FINAL
 from shiftwork.model.task import Changes, NewDag, NewTask, Page, Result, Submitted, Task
+from shiftwork.model.times import Duration, Time, seconds
 from shiftwork.observe import explain as explaining
 from shiftwork.observe import status as overview
 from shiftwork.observe.model import Explanation, Status
@@ -131,17 +132,39 @@ async def explain(tx: Tx, engine: Engine, caller: Caller, workspace: str, task_i
 
 
 @implements(Everyday.events)
-async def events(call: Call, after: int | Literal["now"] = 0, *, limit: int = 1000, wait: float = 0) -> EventPage:
+async def events(  # a filter each
+    call: Call,
+    after: int | Literal["now"] = 0,
+    *,
+    limit: int = 1000,
+    wait: Duration = 0,
+    task: str | Sequence[str] | None = None,
+    dag: str | Sequence[str] | None = None,
+    type: str | Sequence[str] | None = None,
+    verb: str | Sequence[str] | None = None,
+) -> EventPage:
     store, loop = call.engine.store, asyncio.get_running_loop()
+    wanted: dict[str, Sequence[str]] = {
+        "task_id": [await call.find(name) for name in _several(task)],
+        "dag_id": [read.find_dag(name) for name in _several(dag)],
+        "type": _several(type),
+        "verb": _several(verb),
+    }
+    filters = [(column, frozenset(values)) for column, values in wanted.items() if values]
     cursor = await event_log.newest(store) if after == "now" else after
-    deadline = loop.time() + wait
+    deadline = loop.time() + seconds(wait)
     while True:
         part = await event_log.read(store, cursor, limit, call.workspace)
-        left = deadline - loop.time()
-        if part.rows or left <= 0:
-            return EventPage([read.event(row) for row in part.rows], part.last)
-        cursor = part.last
-        await asyncio.sleep(min(left, POLL_SEC))
+        found = [row for row in part.rows if all(row[column] in values for column, values in filters)]
+        left, at_end, cursor = deadline - loop.time(), part.last == cursor, part.last
+        if found or (at_end and left <= 0):
+            return EventPage([read.event(row) for row in found], cursor)
+        if at_end:
+            await asyncio.sleep(min(left, POLL_SEC))
+
+
+def _several(words: str | Sequence[str] | None) -> Sequence[str]:
+    return [words] if isinstance(words, str) else words or ()
 
 
 @implements(Everyday.status)
@@ -258,8 +281,8 @@ async def list_tasks(  # noqa: PLR0913  # a filter each
     tag: str | None = None,
     dag: str | None = None,
     parent: str | None = None,
-    since: float | None = None,
-    until: float | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
     search: str | None = None,
     reason: str | None = None,
     after: str | None = None,
@@ -307,8 +330,8 @@ async def count_tasks(  # a filter each
     tag: str | None = None,
     dag: str | None = None,
     parent: str | None = None,
-    since: float | None = None,
-    until: float | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
     search: str | None = None,
     reason: str | None = None,
 ) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import msgspec
@@ -138,6 +139,7 @@ def _says_when(new: NewTask) -> bool:
         and new.delay is None
         and new.expires_at is None
         and new.expires_in is None
+        and not isinstance(new.timeout_sec, timedelta)
     )
 
 
@@ -152,8 +154,18 @@ def _timed(new: NewTask, now: float, where: str) -> NewTask:
         what = f"the task would expire at {shown(expires_at)}, and may not start before {shown(run_at)}"
         raise InputError(what, where=_place(where, "expires_at"), hint="Let it expire after it may start.")
     deadline = epoch(new.deadline, _place(where, "deadline"))
-    times = {"run_at": run_at, "delay": None, "expires_at": expires_at, "expires_in": None, "deadline": deadline}
-    return msgspec.structs.replace(new, **times)
+    timeout_sec = seconds(new.timeout_sec)
+    if timeout_sec is not None and timeout_sec <= 0:
+        raise InputError(f"expected more than 0 seconds, got {timeout_sec:g}", where=_place(where, "timeout_sec"))
+    return msgspec.structs.replace(
+        new,
+        run_at=run_at,
+        delay=None,
+        expires_at=expires_at,
+        expires_in=None,
+        deadline=deadline,
+        timeout_sec=timeout_sec,
+    )
 
 
 def _moment(new: NewTask, fixed: str, counted: str, now: float, where: str) -> float | None:
@@ -214,13 +226,13 @@ def _plan(new: NewTask, workspace: str, resolver: Resolver, where: str) -> Plan:
     settings = resolver.settings(new.type, own or None)
     _check(new, settings, where)
     boost = _boost(new, settings)
-    constraints = new.spec.constraints if new.spec else None
+    duration = new.spec.constraints.max_duration_sec if new.spec else None
     return Plan(
         settings=settings,
         lane=lane_of(new, workspace, settings, boost, failures=0),
         boost=boost,
         estimated_cost=estimated_cost(new),
-        timeout_sec=new.timeout_sec or (constraints.max_duration_sec if constraints else None) or settings.timeout_sec,
+        timeout_sec=seconds(new.timeout_sec) or duration or settings.timeout_sec,
         max_attempts=new.max_attempts or settings.max_attempts,
         validation=_validation(new, own, resolver),
         at_most_once=settings.delivery == "at_most_once",

@@ -62,8 +62,10 @@ def _failed(task: Task) -> TaskFailed:
     error = (result.error if result else None) or task.last_error or task.blocked_reason
     reason = (result.reason if result else None) or task.failure_reason
     why = error or reason
+    again = "dlq retry" if task.status == State.DEAD_LETTERED else "rerun"
     return TaskFailed(
         f"task {task.id} failed" + (f": {why}" if why else ""),
+        hint=f"`shiftwork show {task.id}` has every attempt; `shiftwork {again} {task.id}` runs it again.",
         task_id=task.id,
         status=task.status,
         reason=reason,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -17,7 +18,7 @@ from shiftwork.operation.parameters import Accepts
 MAX_COOLDOWN_SEC = 366 * 86_400
 Key = Annotated[str, Meta(min_length=1, max_length=2000)]
 """What a cooldown or a limit is about: `provider:NAME`, `account:NAME`, `model:NAME`, `type:NAME`, joined by commas."""
-Seconds = Annotated[float, Meta(gt=0, le=MAX_COOLDOWN_SEC)]
+Seconds = Annotated[float, Meta(gt=0, le=MAX_COOLDOWN_SEC)] | timedelta
 
 
 class Breakers(Namespace, name="breakers", group="Protection"):
@@ -69,7 +70,7 @@ class Limits(Namespace, name="limits", group="Protection"):
         requests: Annotated[int, Meta(ge=1, le=10**9)] | None = None,
         tokens: Annotated[int, Meta(ge=1, le=10**15)] | None = None,
         tokens_per_task: Annotated[int, Meta(ge=1, le=10**15)] | None = None,
-        window_sec: Annotated[float, Meta(ge=1, le=366 * 86_400)] | None = None,
+        window_sec: Annotated[float, Meta(ge=1, le=366 * 86_400)] | timedelta | None = None,
         concurrency: Annotated[int, Meta(ge=1, le=10**6)] | None = None,
     ) -> LimitInForce:
         """Limit how much work that uses this provider, account, model or type runs at once or in a window.

@@ -16,9 +16,10 @@ from shiftwork.limits.breakers import Change
 from shiftwork.limits.model import Breaker, BreakerConfig, Cooldown, LimitInForce, QuotaInForce
 from shiftwork.limits.quota_policy import Quota
 from shiftwork.limits.window_policy import Limit, LimitUsage
-from shiftwork.model import check, ids, keys
+from shiftwork.model import check, ids, keys, times
 from shiftwork.model.errors import ConflictError, InputError
 from shiftwork.model.keys import Key
+from shiftwork.model.times import Duration
 from shiftwork.operation.local import Call, implements, reading, transaction
 from shiftwork.settings.model import Breaker as BreakerRule
 from shiftwork.settings.operations import change_setting
@@ -129,10 +130,10 @@ def _cooldown(row: Row) -> Cooldown:
 
 @transaction(Cooldowns.set)
 async def set_cooldown(
-    tx: Tx, engine: Engine, caller: Caller, workspace: str, key: str, seconds: float, reason: str | None = None
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, key: str, seconds: Duration, reason: str | None = None
 ) -> Cooldown:
     of = keys.parse(key)
-    until = tx.now + seconds
+    until = tx.now + times.seconds(seconds)
     gate = (workspace, of.text, "cooldown", "", reason, until)
     await tx.run("move_gates", items=[gate], now=tx.now, actor=caller.actor)
     work = UnitOfWork(tx, engine, caller)
@@ -191,14 +192,14 @@ async def set_limit(
     requests: int | None = None,
     tokens: int | None = None,
     tokens_per_task: int | None = None,
-    window_sec: float | None = None,
+    window_sec: Duration | None = None,
     concurrency: int | None = None,
 ) -> LimitInForce:
     limit = Limit(
         requests=requests,
         tokens=tokens,
         tokens_per_task=tokens_per_task,
-        window_sec=window_sec,
+        window_sec=times.seconds(window_sec),
         concurrency=concurrency,
     )
     if (problem := window_policy.problem(limit)) is not None:

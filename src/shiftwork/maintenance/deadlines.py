@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from shiftwork.engine import dependents
+from shiftwork.engine import dependents, finish
+from shiftwork.engine.decide import after_deadline
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.maintenance.jobs import BATCH, Counts
 from shiftwork.model import ids, reasons
-from shiftwork.model.states import CLAIMED_STATES, WAITING
+from shiftwork.model.states import CLAIMED_STATES, WAITING, State
+from shiftwork.model.times import shown
+from shiftwork.settings.model import Settings
 from shiftwork.store.store import Tx
 from shiftwork.validation import policy as verdict
+from shiftwork.waits import guard
 
 OPEN = WAITING | CLAIMED_STATES
 """States in which a deadline means something: dead letters wait for a person, whatever their deadline."""
 
 
 async def deadlines(tx: Tx, engine: Engine) -> Counts:
-    """Announce tasks whose deadline has passed; cancel those of which `deadline.on_passed` says so."""
+    """Announce tasks whose deadline has passed; end those of which `deadline.on_passed` says so."""
     due = await tx.all("due_deadlines", now=tx.now, count=BATCH)
     if not due:
         return {}
@@ -25,7 +29,16 @@ async def deadlines(tx: Tx, engine: Engine) -> Counts:
     passed = [row for row in await work.lock(row["id"] for row in due) if _has_passed(row, tx.now)]
     cancelled = set()
     for row in passed:
-        if row.validation != verdict.JUDGING and await _announce(work, row):
+        if row.validation == verdict.JUDGING:
+            continue
+        settings = await work.settings_of(row)
+        then = settings.deadline.on_passed if work.is_newest(row) else "alert"
+        if then == "fail":
+            await _fail(work, row, settings)
+            continue
+        _announce(work, row, settings.deadline.on_passed)
+        if then == "cancel" and row.status in settings.cancel.from_states:
+            dependents.cancel_row(work, row, f"Deadline of {ids.show_task(row.id)} passed")
             cancelled.add(row.root_id)
     await dependents.cancel_dependents(work, cancelled)
     await work.save()
@@ -54,13 +67,28 @@ def _has_passed(row: TaskRow, now: float) -> bool:
     return row.deadline is not None and row.deadline <= now and row.state in OPEN
 
 
-async def _announce(work: UnitOfWork, row: TaskRow) -> bool:
-    """Say so once; whether the task was cancelled for it."""
-    settings = await work.settings_of(row)
-    then = settings.deadline.on_passed
-    work.emit(row, "deadline_passed", data={"deadline": row.deadline, "status": row.status, "then": then})
-    work.alert(row.workspace, "deadline_passed", row.id, status=row.status)
-    if then != "cancel" or row.status not in settings.cancel.from_states or not work.is_newest(row):
-        return False
-    dependents.cancel_row(work, row, f"Deadline of {ids.show_task(row.id)} passed")
-    return True
+def _announce(work: UnitOfWork, row: TaskRow, then: str, path: str | None = None, status: str | None = None) -> None:
+    """Say so once."""
+    was = status or row.status
+    reason = reasons.DEADLINE_EXCEEDED if path else None
+    work.emit(row, "deadline_passed", path, reason=reason, data={"deadline": row.deadline, "status": was, "then": then})
+    work.alert(row.workspace, "deadline_passed", row.id, status=was)
+
+
+async def _fail(work: UnitOfWork, row: TaskRow, settings: Settings) -> None:
+    """End the attempt as failed; a task that has none becomes a dead letter without one."""
+    error = f"The deadline passed at {shown(row.deadline or work.now)}"
+    if row.held:
+        _announce(work, row, "fail")
+        decision = after_deadline(await finish.facts_of(work, row), settings)
+        await finish.end_failed(work, row, decision, error=error, lost=True)
+        return
+    was = row.status
+    if was == State.WAITING_APPROVAL:
+        await guard.withdraw(work, row)
+    path = work.move(row, "overdue")
+    row.failure_reason = reasons.DEADLINE_EXCEEDED
+    row.available_at = row.blocked_reason = row.block_check_at = None
+    _announce(work, row, "fail", path, was)
+    work.dead_letter(row, reason=reasons.DEADLINE_EXCEEDED, error=error, poison=False)
+    await dependents.fail_dependents(work, {row.root_id})

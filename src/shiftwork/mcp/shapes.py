@@ -28,6 +28,7 @@ WaitName = Annotated[
         description="Names this wait inside its task; the same name, the same answer.",
     ),
 ]
+WaitSec = Annotated[float, Meta(ge=0, le=MAX_WAIT_SEC, description="How long to wait for the end of the work.")]
 
 
 class ToolResult(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -171,6 +172,16 @@ class SpawnArguments(Fields):
     failures: FailuresField = "wait"
 
 
+class TaskOutcome(ToolResult):
+    """What a task came to."""
+
+    data: Any = None
+    text: str | None = None
+    artifacts: list[str] = []
+    error: str | None = None
+    reason: str | None = None
+
+
 class CreatedTask(ToolResult):
     """One task that was submitted."""
 
@@ -179,6 +190,8 @@ class CreatedTask(ToolResult):
     key: str | None = None
     duplicate: bool = False
     """It was there already."""
+    result: TaskOutcome | None = None
+    """Where you waited, and it has ended."""
 
 
 class Spawned(ToolResult):
@@ -245,25 +258,18 @@ class EndedTask(ToolResult):
 class SubmitArguments(Fields):
     tasks: Annotated[Drafts, Meta(description="One task, or several that go in together or not at all.")]
     title: Annotated[Text | None, Meta(description="Of several: what they are for.")] = None
+    wait_sec: WaitSec = 0
 
 
 class Submission(ToolResult):
     tasks: list[CreatedTask]
     dag_id: str | None = None
+    next: str | None = None
 
 
 class GetArguments(Fields):
     task_id: TaskId
-
-
-class TaskOutcome(ToolResult):
-    """What a task came to."""
-
-    data: Any = None
-    text: str | None = None
-    artifacts: list[str] = []
-    error: str | None = None
-    reason: str | None = None
+    wait_sec: WaitSec = 0
 
 
 class TaskView(ToolResult):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import msgspec
+
 from shiftwork.mcp.desk import McpSession
 from shiftwork.mcp.drafts import made, new_task
 from shiftwork.mcp.resuming import prompt_of, waited
@@ -10,6 +14,7 @@ from shiftwork.mcp.shapes import (
     ApproveArguments,
     CancelArguments,
     Changed,
+    CreatedTask,
     GetArguments,
     ListArguments,
     Submission,
@@ -21,11 +26,14 @@ from shiftwork.mcp.shapes import (
 )
 from shiftwork.mcp.tool import Tools
 from shiftwork.model import outcome
+from shiftwork.model.errors import ResultTimeout, TaskCancelled, TaskFailed
+from shiftwork.model.states import ENDED
 from shiftwork.model.task import Result, Task
 from shiftwork.observe.model import Explanation
 from shiftwork.waits.model import ApprovalRequest
 
 tool = Tools()
+NOT_ENDED = "Some of it has not ended. Call `get` with wait_sec to wait for a task."
 
 
 @tool("submit", "submitter", takes=SubmitArguments, gives=Submission)
@@ -33,14 +41,43 @@ async def submit(session: McpSession, args: SubmitArguments) -> Submission:
     """Hand work to the queue: one task, or several with dependencies between them, all or nothing."""
     tasks = [new_task(draft) for draft in args.tasks]
     if len(tasks) == 1 and args.title is None:
-        return Submission(tasks=[made(await session.asking.submit(tasks[0]))])
+        alone = await session.asking.submit(tasks[0])
+        return await _waited(session, Submission(tasks=[made(alone)]), args.wait_sec)
     done = await session.asking.submit_dag({"title": args.title, "tasks": tasks})
-    return Submission(tasks=[made(each) for each in done], dag_id=done[0].dag_id)
+    submission = Submission(tasks=[made(each) for each in done], dag_id=done[0].dag_id)
+    return await _waited(session, submission, args.wait_sec)
+
+
+async def _waited(session: McpSession, submission: Submission, wait_sec: float) -> Submission:
+    """The same when the work has ended, or the time is up."""
+    if not wait_sec:
+        return submission
+    await _until_ended(session, submission.dag_id, submission.tasks[0].task_id, wait_sec)
+    found = {task.id: task for task in await session.asking.batch.get([each.task_id for each in submission.tasks])}
+    tasks = [_created(each, found[each.task_id]) for each in submission.tasks if each.task_id in found]
+    open_ = any(task.status not in ENDED for task in found.values())
+    return msgspec.structs.replace(submission, tasks=tasks, next=NOT_ENDED if open_ else None)
+
+
+async def _until_ended(session: McpSession, dag_id: str | None, task_id: str, wait_sec: float) -> None:
+    with suppress(TaskFailed, TaskCancelled, ResultTimeout):  # the tasks say it themselves
+        if dag_id is None:
+            await session.asking.result(task_id, wait=wait_sec)
+        else:
+            await session.asking.dags.result(dag_id, wait=wait_sec)
+
+
+def _created(created: CreatedTask, task: Task) -> CreatedTask:
+    ended = task.status in ENDED and task.result is not None
+    result = _outcome(task.result) if ended and task.result else None
+    return msgspec.structs.replace(created, status=task.status, result=result)
 
 
 @tool("read", "worker", "submitter", takes=GetArguments, gives=TaskView)
 async def get(session: McpSession, args: GetArguments) -> TaskView:
-    """Look at one task: how it stands and why, what would let it continue, and its result."""
+    """Look at one task: how it stands and why, what would let it continue, and its result. Can wait for its end."""
+    if args.wait_sec:
+        await _until_ended(session, None, args.task_id, args.wait_sec)
     task = await session.asking.get(args.task_id)
     return _seen(task, None if task.archived else await session.asking.explain(task.id))
 

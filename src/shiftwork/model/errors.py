@@ -198,7 +198,7 @@ class TaskFailed(ConflictError):
     """The task whose result was waited for failed for good; the facts say why, and what its last attempt handed in."""
 
     code = "task_failed"
-    hint = "`shiftwork show TASK` has every attempt; run it again with `shiftwork dlq retry TASK`."
+    hint = "`shiftwork show TASK` has every attempt; `shiftwork dlq retry TASK` runs it again."
 
     @property
     def task_id(self) -> str:

@@ -25,6 +25,7 @@ CANCELLED = "cancelled"
 EXHAUSTED = "exhausted"
 DISPLACED = "displaced"
 EXPIRED = "expired"
+DEADLINE_EXCEEDED = "deadline_exceeded"
 DELIVERY_UNKNOWN = "delivery_unknown"
 APPROVAL_REJECTED = "approval_rejected"
 EFFECT_IN_FLIGHT = "effect_in_flight"
@@ -53,6 +54,7 @@ MEANING: dict[str, str] = {
     EXHAUSTED: "no attempts left",
     DISPLACED: "made room for more urgent work in a full queue",
     EXPIRED: "waited until no attempt could begin any more",
+    DEADLINE_EXCEEDED: "its deadline passed, and `deadline.on_passed` is `fail`",
     DELIVERY_UNKNOWN: "started once, may not be started again, and its end is not known",
     APPROVAL_REJECTED: "a person said no",
     EFFECT_IN_FLIGHT: "an outside action it needs is being performed by another task",

@@ -68,6 +68,7 @@ _MOVES: dict[str, dict[State, State]] = {
     "exhaust": {State.FAILED: State.DEAD_LETTERED},
     "promote": {State.RETRYING: State.READY},
     "displace": {State.PENDING: State.DEAD_LETTERED, State.READY: State.DEAD_LETTERED},
+    "overdue": dict.fromkeys(WAITING, State.DEAD_LETTERED),
     "review_retry": dict.fromkeys(SETTLED, State.READY),
     "review_block": dict.fromkeys(SETTLED, State.PENDING),
     "review_later": dict.fromkeys(SETTLED, State.RETRYING),

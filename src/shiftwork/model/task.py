@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 from msgspec import Meta
 
 from shiftwork.model.bounds import MAX_NAME, MAX_PAGE, MAX_TEXT
-from shiftwork.model.times import Duration, Time, Zoned
+from shiftwork.model.times import DatedTime, Delay, Time
 from shiftwork.settings.model import AgeingRate
 
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
@@ -73,20 +74,20 @@ class NewTask(Fields):
     output: Output | None = None
     priority: Priority = 50
     priority_boost_per_minute: AgeingRate | None = None
-    deadline: float | Zoned | None = None
-    run_at: Time | None = None
+    deadline: Time | None = None
+    run_at: DatedTime | None = None
     """Not before this time; one that has passed means at once."""
-    delay: Duration | None = None
+    delay: Delay | None = None
     """The same, counted from the submission; not together with `run_at`."""
-    expires_at: Time | None = None
+    expires_at: DatedTime | None = None
     """No attempt begins after this time: a task that still waits is cancelled then."""
-    expires_in: Duration | None = None
+    expires_in: Delay | None = None
     """The same, counted from the submission; not together with `expires_at`."""
     dependencies: list[Name] = []
     tags: list[Name] = []
     created_by: Name | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
-    timeout_sec: Annotated[float, Meta(gt=0)] | None = None
+    timeout_sec: Annotated[float, Meta(gt=0)] | timedelta | None = None
     retry: dict[str, Any] | None = None
     delivery: Literal["at_least_once", "at_most_once"] | None = None
     estimated_cost_usd: Dollars | None = None
@@ -119,16 +120,16 @@ class TaskOptions(TypedDict, total=False):
     output: Output | Mapping[str, Any] | None
     priority: Priority
     priority_boost_per_minute: AgeingRate | None
-    deadline: float | Zoned | None
-    run_at: Time | None
-    delay: Duration | None
-    expires_at: Time | None
-    expires_in: Duration | None
+    deadline: Time | None
+    run_at: DatedTime | None
+    delay: Delay | None
+    expires_at: DatedTime | None
+    expires_in: Delay | None
     dependencies: Sequence[Name]
     tags: Sequence[Name]
     created_by: Name | None
     max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None
-    timeout_sec: Annotated[float, Meta(gt=0)] | None
+    timeout_sec: Annotated[float, Meta(gt=0)] | timedelta | None
     retry: Mapping[str, Any] | None
     delivery: Literal["at_least_once", "at_most_once"] | None
     estimated_cost_usd: Dollars | None
@@ -166,10 +167,10 @@ class Changes(Fields):
     """What may be changed on a task that no one holds. A field that is not given stays."""
 
     priority: Priority | None = None
-    deadline: float | Zoned | None = None
-    run_at: Time | None = None
-    expires_at: Time | None = None
-    timeout_sec: Annotated[float, Meta(gt=0)] | None = None
+    deadline: Time | None = None
+    run_at: DatedTime | None = None
+    expires_at: DatedTime | None = None
+    timeout_sec: Annotated[float, Meta(gt=0)] | timedelta | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
     estimated_cost_usd: Dollars | None = None
     tags: list[Name] | None = None

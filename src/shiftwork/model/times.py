@@ -14,11 +14,14 @@ MAX_TIME = 1e11
 """A later time has no date any more."""
 MAX_DURATION = 1e10
 
-Zoned = Annotated[datetime, Meta(tz=True)]
-Time = Annotated[float, Meta(ge=-MAX_TIME, le=MAX_TIME)] | Zoned
+Time = float | Annotated[datetime, Meta(tz=True)]
 """Seconds since 1970, or a `datetime` with a time zone; over HTTP also an ISO 8601 time with its offset."""
-Duration = Annotated[float, Meta(ge=0, le=MAX_DURATION)] | timedelta
+Duration = float | timedelta
 """Seconds, or a `timedelta`."""
+DatedTime = Annotated[float, Meta(ge=-MAX_TIME, le=MAX_TIME)] | Annotated[datetime, Meta(tz=True)]
+"""A time that has a date."""
+Delay = Annotated[float, Meta(ge=0, le=MAX_DURATION)] | timedelta
+"""From now on."""
 
 NAIVE = "Give it a time zone: datetime.now(UTC), or 2030-01-31T12:00:00Z."
 """What to do about a time that could be any of 24."""

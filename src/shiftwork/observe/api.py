@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from shiftwork.model.errors import NotFound
 from shiftwork.model.task import PageSize
+from shiftwork.model.times import Time
 from shiftwork.observe.model import KEPT_SNAPSHOTS, Alert, By, Metrics, Pattern
 from shiftwork.operation.declare import Namespace, operation
 
@@ -23,14 +24,12 @@ class MetricsApi(Namespace, name="metrics", group="Metrics"):
 
     @operation("GET /api/metrics/snapshots", "read", envelope="snapshots")
     async def snapshots(
-        self, *, since: float | None = None, limit: Annotated[int, Meta(ge=1, le=KEPT_SNAPSHOTS)] = 10
+        self, *, since: Time | None = None, limit: Annotated[int, Meta(ge=1, le=KEPT_SNAPSHOTS)] = 10
     ) -> list[Metrics]:
         """Return what was measured every `maintenance.metrics_sec`, newest first; histograms are not kept."""
 
     @operation("GET /api/failures", "read", envelope="failures")
-    async def failures(
-        self, by: By = "signature", *, since: float | None = None, limit: PageSize = 50
-    ) -> list[Pattern]:
+    async def failures(self, by: By = "signature", *, since: Time | None = None, limit: PageSize = 50) -> list[Pattern]:
         """Group failed attempts by type, agent, model, reason or signature, the most frequent first."""
 
 

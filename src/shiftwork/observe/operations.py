@@ -8,6 +8,7 @@ from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import ids
 from shiftwork.model.errors import InputError, NotFound
+from shiftwork.model.times import Time, epoch
 from shiftwork.observe import metrics
 from shiftwork.observe.alert_kinds import KINDS
 from shiftwork.observe.api import Alerts, MetricsApi
@@ -38,9 +39,9 @@ async def read_metrics(call: Call) -> Metrics:
 
 @reading(MetricsApi.snapshots)
 async def list_snapshots(
-    tx: Tx, engine: Engine, caller: Caller, workspace: str, *, since: float | None = None, limit: int = 10
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, *, since: Time | None = None, limit: int = 10
 ) -> list[Metrics]:
-    return await metrics.kept(tx, workspace, since or 0.0, limit)
+    return await metrics.kept(tx, workspace, epoch(since) or 0.0, limit)
 
 
 @reading(MetricsApi.failures)
@@ -51,10 +52,10 @@ async def list_failures(
     workspace: str,
     by: By = "signature",
     *,
-    since: float | None = None,
+    since: Time | None = None,
     limit: int = 50,
 ) -> list[Pattern]:
-    begin = since or 0.0
+    begin = epoch(since) or 0.0
     groups = await tx.all("failure_patterns", workspace=workspace, by=by, since=begin, count=limit)
     if not groups:
         return []

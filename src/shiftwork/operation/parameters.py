@@ -7,11 +7,12 @@ import inspect
 import operator
 import types
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from shiftwork.model import check
+from shiftwork.model import check, times
 from shiftwork.model.errors import InputError
 from shiftwork.model.outcome import Token
 from shiftwork.model.task import Fields, Name
@@ -75,6 +76,7 @@ class Parameters:
         self.path_names = path_names
         self.body_name = body
         kinds = self.kinds = {name: read_as(hints[name]) for name in self.names}
+        self._timed = frozenset(name for name in self.names if _is_timed(hints[name]))
         fields = [_field(parameter, kinds[parameter.name]) for parameter in signature]
         title = "".join(word.capitalize() for word in operation.replace(".", "_").split("_"))
         self.struct: type[msgspec.Struct] = _struct(f"{title}Parameters", fields, {})
@@ -108,7 +110,7 @@ class Parameters:
             if name not in values:
                 raise TypeError(f"missing argument {name!r}")
         given = {
-            name: value if name in self._unread else _plain(value, name)
+            name: value if name in self._unread else self._number(_plain(value, name), name)
             for name, value in values.items()
             if value is not msgspec.UNSET
         }
@@ -117,12 +119,19 @@ class Parameters:
         except msgspec.ValidationError as error:
             what, _, path = str(error).partition(" - at ")
             place = path.strip("`").removeprefix("$").lstrip(".")
-            raise InputError(what, where=place or None, hint=self._allowed(place)) from None
+            raise InputError(what, where=place or None, hint=self._allowed(place) or times.hint(what)) from None
         fields = msgspec.structs.asdict(checked)
         for name in self._texts:
             if isinstance(fields[name], str):
                 check.text(fields[name], name)
         return fields
+
+    def numbers(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The same values, with times and durations as numbers: a request may have an ISO 8601 text for a time."""
+        return {name: self._number(value, name) for name, value in values.items()} if self._timed else values
+
+    def _number(self, value: Any, name: str) -> Any:
+        return times.number(value, name) if name in self._timed else value
 
     def _allowed(self, name: str) -> str | None:
         """A hint that lists the values of a parameter, where there are few."""
@@ -151,12 +160,28 @@ def read_as(hint: Any, *, over_http: bool = False) -> Any:
             return found.over_http if over_http else found.kind
         return Annotated[(read_as(inner, over_http=over_http), *notes)]
     if origin in {Union, types.UnionType}:
-        return functools.reduce(operator.or_, [read_as(each, over_http=over_http) for each in get_args(hint)])
+        parts = [part for part in get_args(hint) if not _is_converted(part, over_http=over_http)]
+        return functools.reduce(operator.or_, [read_as(each, over_http=over_http) for each in parts])
     if origin is Sequence:
         return list[read_as(get_args(hint)[0], over_http=over_http)]  # type: ignore[misc]  # made from parts
     if origin is Mapping:
         return dict[get_args(hint)]  # type: ignore[misc]  # made from parts
     return hint
+
+
+def _is_converted(part: Any, *, over_http: bool) -> bool:
+    """Whether it is a number by the time it is checked. A request has no other durations; its times may be texts."""
+    kind = get_args(part)[0] if get_origin(part) is Annotated else part
+    return kind is timedelta or (kind is datetime and not over_http)
+
+
+def _is_timed(hint: Any) -> bool:
+    """Whether a time or a duration may be given."""
+    if get_origin(hint) is Annotated:
+        return _is_timed(get_args(hint)[0])
+    return hint in (datetime, timedelta) or (
+        get_origin(hint) in {Union, types.UnionType} and any(map(_is_timed, get_args(hint)))
+    )
 
 
 def _words(kind: Any) -> Iterator[str]:

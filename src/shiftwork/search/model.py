@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from shiftwork.model.task import Fields, Name
+from shiftwork.model.times import Time
 from shiftwork.search.policy import MAX_SEARCH
 
 Search = Annotated[str, Meta(min_length=1, max_length=MAX_SEARCH)]
@@ -32,9 +33,9 @@ class TaskFilter(Fields):
     tag: Name | None = None
     dag: Name | None = None
     parent: Name | None = None
-    since: float | None = None
+    since: Time | None = None
     """Created then or later."""
-    until: float | None = None
+    until: Time | None = None
     """Created before then."""
     search: Search | None = None
     reason: Name | None = None

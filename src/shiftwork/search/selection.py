@@ -9,6 +9,7 @@ import msgspec
 from shiftwork.engine import read
 from shiftwork.model.errors import InputError
 from shiftwork.model.states import STORED
+from shiftwork.model.times import epoch
 from shiftwork.search import index
 from shiftwork.search.model import LEVELS, TaskFilter
 from shiftwork.search.policy import Terms, terms
@@ -64,8 +65,8 @@ async def select(tx: Tx, workspace: str, wanted: CheckedFilter, *, as_of: float 
         "tag": where.tag,
         "dag": None if where.dag is None else read.find_dag(where.dag),
         "parent": None if where.parent is None else await read.find(tx, workspace, where.parent),
-        "since": where.since,
-        "until": where.until,
+        "since": epoch(where.since),
+        "until": epoch(where.until),
         "reason": where.reason,
         "least": None if where.level is None else LEVELS[where.level][0],
         "most": None if where.level is None else LEVELS[where.level][1],

@@ -133,7 +133,7 @@ async def _values(operation: Operation, ask: Ask, body: Any) -> dict[str, Any]:
         values[parameters.body_name] = body
     elif body is not None:
         values |= {name: getattr(body, name) for name in parameters.names if hasattr(body, name) and name not in values}
-    return _with_version(operation, ask, values)
+    return _with_version(operation, ask, parameters.numbers(values))
 
 
 def _from_path(operation: Operation, name: str, text: str) -> Any:

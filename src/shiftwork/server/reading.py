@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shiftwork.compat.views import NATIVE, View
-from shiftwork.model import check
+from shiftwork.model import check, times
 from shiftwork.model.bounds import HEADER_TEXT, MAX_BODY_BYTES, MAX_NAME
 from shiftwork.model.errors import BadText, InputError, Malformed, Overloaded, TooLarge, UnsupportedEncoding
 from shiftwork.server import rendering
@@ -159,7 +159,7 @@ def _problem(error: msgspec.ValidationError) -> InputError:
         parts[0] = f"tasks{parts[0]}"
     if named := _NAMED_FIELD.match(what):
         parts.append(named[1])
-    return InputError(what, where=".".join(filter(None, parts)) or None)
+    return InputError(what, where=".".join(filter(None, parts)) or None, hint=times.hint(what))
 
 
 async def body(request: Request) -> bytes:

@@ -13,7 +13,7 @@ MEANING: dict[str, str] = {
     "starvation_threshold_sec": "After how long a waiting task raises an alert and goes to the top; null is never.",
     "deadline.urgent_sec": "How close to its deadline a task is handed out before all others; null is never.",
     "deadline.preempt_running": "Whether an urgent task asks less urgent running work to yield.",
-    "deadline.on_passed": "Whether a task that passes its deadline only raises an alert, or is cancelled as well.",
+    "deadline.on_passed": "What a passed deadline does besides its alert: nothing more, cancel the task, or fail it.",
     "requeue_front": "Whether the work of a lost agent goes to the front of its own level.",
     "fair_share.by": "Whose tasks take turns: no one's (`none`), those of each `created_by` or `issue_id`, or those "
     "that share a tag with a prefix (`tag:team-`).",

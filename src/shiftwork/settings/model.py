@@ -67,7 +67,7 @@ class AgeBoost(Part, frozen=True):
 class Deadline(Part, frozen=True):
     urgent_sec: Seconds | None = 120
     preempt_running: bool = False
-    on_passed: Literal["alert", "cancel"] = "alert"
+    on_passed: Literal["alert", "cancel", "fail"] = "alert"
 
 
 class FairShare(Part, frozen=True):

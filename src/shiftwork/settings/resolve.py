@@ -12,6 +12,7 @@ import difflib
 import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import cache
 from importlib import resources
 from types import UnionType
@@ -154,6 +155,7 @@ def _switch_on(group: type[Part], values: Values, key: str, source: str) -> Part
 
 def _leaf(field: _Field, value: Any, key: str, source: str) -> Any:
     try:
+        value = _in_seconds(value) if key.endswith("_sec") else value
         converted = msgspec.convert(value, field.kind)
     except msgspec.ValidationError as error:
         what, _, inside = str(error).partition(" - at `$")
@@ -161,6 +163,15 @@ def _leaf(field: _Field, value: Any, key: str, source: str) -> Any:
     if problem := _size(value) or _CHECKS.get(key, _nothing)(converted):
         raise _problem(problem, key, source)
     return converted
+
+
+def _in_seconds(value: Any) -> Any:
+    """A duration as a number: it may be given as a `timedelta`, which JSON writes as PT90S."""
+    if isinstance(value, list | tuple):
+        return [_in_seconds(each) for each in value]
+    if isinstance(value, str) and value.startswith("P"):
+        value = msgspec.convert(value, timedelta)
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _problem(what: str, key: str, source: str) -> InputError:

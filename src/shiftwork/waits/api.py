@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -20,14 +21,12 @@ from shiftwork.model.errors import (
 )
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.task import Name, PageSize, Text, Wait
+from shiftwork.model.times import MAX_TIME, DatedTime, Duration, Time
 from shiftwork.operation.declare import Namespace, operation
 from shiftwork.operation.parameters import ClaimToken
 from shiftwork.waits.model import ApprovalRequest, Failures, Kind, Signalled, WaitResult
 
-MAX_TIME = 1e11
-"""A later time has no date any more."""
-Time = Annotated[float, Meta(ge=-MAX_TIME, le=MAX_TIME)]
-Seconds = Annotated[float, Meta(gt=0, le=MAX_TIME)]
+Seconds = Annotated[float, Meta(gt=0, le=MAX_TIME)] | timedelta
 HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
 DECIDING = (NotFound, WrongState, RevisionChanged, VersionConflict)
 
@@ -43,7 +42,7 @@ class Waits(Namespace, name="waits", group="Waiting and asking"):
         tasks: Sequence[Name] | None = None,
         failures: Failures = "wait",
         name: Name | None = None,
-        until: Time | None = None,
+        until: DatedTime | None = None,
         signal: Name | None = None,
         question: Text | None = None,
         schema: Mapping[str, Any] | None = None,
@@ -63,11 +62,11 @@ class Waits(Namespace, name="waits", group="Waiting and asking"):
         token: ClaimToken,
         name: str,
         *,
-        until: float | None = None,
+        until: Time | None = None,
         signal: str | None = None,
         question: str | None = None,
         schema: Mapping[str, Any] | None = None,
-        timeout_sec: float | None = None,
+        timeout_sec: Duration | None = None,
     ) -> Wait:
         """Wait under this name for a time, a signal or a person's answer; the slot is released while it is open.
 

@@ -11,6 +11,7 @@ from shiftwork.engine.engine import Caller, Engine
 from shiftwork.model import check
 from shiftwork.model.errors import InputError
 from shiftwork.model.outcome import Outcome, Token
+from shiftwork.model.times import Duration, Time, epoch, seconds
 from shiftwork.operation.local import Call, implements, reading
 from shiftwork.settings.model import Bounds
 from shiftwork.store.store import Tx
@@ -31,17 +32,17 @@ async def request(
     tasks: Sequence[str] | None = None,
     failures: Failures = "wait",
     name: str | None = None,
-    until: float | None = None,
+    until: Time | None = None,
     signal: str | None = None,
     question: str | None = None,
     schema: Mapping[str, Any] | None = None,
-    timeout_sec: float | None = None,
+    timeout_sec: Duration | None = None,
 ) -> WaitResult:
     if tasks is not None and name is None:
         return await call.run(spawn.wait_for, await call.token(token), list(tasks), any_end=failures == "return")
     if tasks is not None or name is None:
         raise InputError("a wait is for tasks, or has a name", where="name")
-    new = _new_wait(name, until, signal, question, schema, timeout_sec)
+    new = _new_wait(name, epoch(until), signal, question, schema, seconds(timeout_sec))
     found = await call.run(open_waits.wait, await call.token(token), new)
     return WaitResult("pending" if found.status == "open" else "running", found)
 
@@ -56,8 +57,8 @@ def _new_wait(
 ) -> NewWait:
     if sum(given is not None for given in (until, signal, question)) != 1:
         raise InputError("a wait is for a time, a signal or an answer", where="until", hint="Give exactly one of them.")
-    for where, seconds in (("until", until), ("timeout_sec", timeout_sec)):
-        if seconds is not None and not math.isfinite(seconds):
+    for where, number in (("until", until), ("timeout_sec", timeout_sec)):
+        if number is not None and not math.isfinite(number):
             raise InputError("expected a finite number of seconds", where=where)
     if until is not None:
         if timeout_sec is not None:

@@ -17,6 +17,7 @@ from shiftwork.model.errors import InputError, OperationTimeout, StoreError, Tas
 from shiftwork.model.reports import MessageKind, TaskResult
 from shiftwork.model.states import FINAL, SETTLED, State
 from shiftwork.model.task import FailedDependency, NewTask, Task, Usage, Wait
+from shiftwork.model.times import Duration, Time
 from shiftwork.operation.handle import TaskHandle
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.task_types.typed_task import OneInput
@@ -390,19 +391,19 @@ class Context(Durable, Content):
             task = await self._queue.get(task.superseded_by)
         return _subtask(task)
 
-    async def sleep_until(self, name: str, at: float) -> None:
-        """Give the slot back until this time, in seconds since 1970; the handler is then run again, and continues here.
+    async def sleep_until(self, name: str, at: Time) -> None:
+        """Give the slot back until this time; the handler is then run again, and continues here.
 
         What is before is done again unless it is a step. Called again under the same name it is another wait.
         """
         await self._wait(name, until=at)
 
-    async def wait_signal(self, name: str, signal: str, timeout_sec: float | None = None) -> Any:
+    async def wait_signal(self, name: str, signal: str, timeout_sec: Duration | None = None) -> Any:
         """The same until someone sends this signal; answers its data, or raises `WaitExpired`."""
         return await self._wait(name, signal=signal, timeout_sec=timeout_sec)
 
     async def ask(
-        self, name: str, question: str, *, schema: Mapping[str, Any] | None = None, timeout_sec: float | None = None
+        self, name: str, question: str, *, schema: Mapping[str, Any] | None = None, timeout_sec: Duration | None = None
     ) -> Any:
         """The same until a person has answered; answers what fits the schema, or raises `WaitExpired`."""
         return await self._wait(name, question=question, schema=schema, timeout_sec=timeout_sec)

@@ -8,6 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overl
 
 from shiftwork.model import check
 from shiftwork.model.errors import InputError
+from shiftwork.model.times import Duration, seconds
 from shiftwork.task_types.model import Options, TypeOptions
 from shiftwork.task_types.signature import Signature
 from shiftwork.task_types.typed_task import TypedTask
@@ -52,8 +53,8 @@ class Declaration:
         account: str | None = None,
         budget_usd: float | None = None,
         workspace: str | None = None,
-        stop_grace_sec: float = 30.0,
-        cancel_grace_sec: float = 5.0,
+        stop_grace_sec: Duration = 30.0,
+        cancel_grace_sec: Duration = 5.0,
         outbox: str | Path | None = None,
         run_tests: bool = False,
     ) -> None:
@@ -68,8 +69,8 @@ class Declaration:
         """Whose models it uses, and on which account: those who share them share their rate limits."""
         self.budget_usd = budget_usd
         self.workspace = workspace
-        self.stop_grace_sec = stop_grace_sec
-        self.cancel_grace_sec = cancel_grace_sec
+        self.stop_grace_sec = seconds(stop_grace_sec)
+        self.cancel_grace_sec = seconds(cancel_grace_sec)
         self.outbox = Path(outbox) if outbox is not None else None
         self.run_tests = run_tests
         """Whether commands of `test-pass` are run; off, since anyone who may submit would run programs on this

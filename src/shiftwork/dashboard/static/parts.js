@@ -16,9 +16,13 @@ export function chip(status) {
   return h("span", { class: `chip is-${status}` }, label(status));
 }
 
+export function isScheduled(task) {
+  return task.status === "pending" && task.hold === "scheduled";
+}
+
 // A task's state; one that waits for its time is shown as scheduled.
 export function stateOf(task) {
-  return task.hold === "scheduled" ? h("span", { class: "chip is-pending" }, "Scheduled") : chip(task.status);
+  return isScheduled(task) ? h("span", { class: "chip is-pending" }, "Scheduled") : chip(task.status);
 }
 
 export function badge(word, tone = "plain") {

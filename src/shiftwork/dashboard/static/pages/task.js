@@ -2,7 +2,7 @@
 
 import { change, get, post, save, tryGet } from "../api.js";
 import { h } from "../dom.js";
-import { ask, attempt, badge, button, chip, empty, facts, json, link, meter, panel, stateOf, table, taskLink } from "../parts.js";
+import { ask, attempt, badge, button, chip, empty, facts, isScheduled, json, link, meter, panel, stateOf, table, taskLink } from "../parts.js";
 import { count, label, money, now, sentence, shortId, span, when } from "../words.js";
 
 const ENDED = new Set(["completed", "cancelled", "failed", "dead_lettered"]);
@@ -150,7 +150,7 @@ function about({ task }) {
       ["Started", task.started_at && when(task.started_at)],
       ["Finished", task.finished_at && when(task.finished_at)],
       ["Next attempt", task.available_at && when(task.available_at)],
-      [task.hold === "scheduled" ? "Starts" : "Was scheduled for", task.run_at && when(task.run_at)],
+      [isScheduled(task) ? "Starts" : "Was scheduled for", task.run_at && when(task.run_at)],
       ["Expires", task.expires_at && when(task.expires_at)],
       ["Deadline", task.deadline && when(task.deadline)],
       ["Attempts", `${task.attempts} of ${task.max_attempts}`],

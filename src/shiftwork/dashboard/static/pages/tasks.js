@@ -2,7 +2,7 @@
 
 import { get, post } from "../api.js";
 import { h } from "../dom.js";
-import { ask, attempt, badge, button, chip, empty, meter, panel, stateOf, table, taskLink, toast } from "../parts.js";
+import { ask, attempt, badge, button, chip, empty, isScheduled, meter, panel, stateOf, table, taskLink, toast } from "../parts.js";
 import { go, query, setFilters, to } from "../route.js";
 import { count, money, shortId, when } from "../words.js";
 
@@ -91,7 +91,7 @@ async function find(id) {
 
 function list(tasks, filters) {
   const columns = [
-    { title: "State", class: "slim", cell: (task) => [stateOf(task), task.hold === "scheduled" ? h("small", {}, " ", when(task.run_at)) : null] },
+    { title: "State", class: "slim", cell: (task) => [stateOf(task), isScheduled(task) ? h("small", {}, " ", when(task.run_at)) : null] },
     { title: "Task", cell: (task) => [taskLink(task.id, task.title ?? h("i", {}, "untitled")), h("small", {}, ` ${task.type}`), task.tags.map((tag) => badge(tag))] },
     { title: "Id", class: "wide", cell: (task) => h("code", { title: task.id }, shortId(task.id)) },
     { title: "Priority", cell: (task) => h("span", { class: `tier tier-${task.priority_tier}` }, `${task.priority_tier} · ${Math.round(task.effective_priority)}`) },
