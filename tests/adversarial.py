@@ -456,6 +456,12 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     "notifications/webhooks.py:_retry_after": "Retry-After of webhooks",
     **{f"store/catalogue.py:{name}": _SQL for name in ("_STRICT", "_AT", "_TYPE")},
     **{f"store/migrate.py:{name}": _SQL for name in ("_FILE", "_INDEX", "statements_of")},
+    "store/callers_connection.py:_without_codecs": _SQL,
+    "store/postgres_schema.py:_NAME": Pattern(("a", "_")),
+    **{
+        f"store/postgres_schema.py:{name}": _SQL
+        for name in ("_CREATED", "_USED", "PARTS", "_AS_CLASS", "_OWN_SCHEMA", "_IN_OWN_SCHEMA")
+    },
     **{f"store/postgres_tx.py:{name}": _SQL for name in ("_PLACEHOLDER", "_WRITING", "_WORD", "_TELLING")},
     **{
         f"store/statements.py:{name}": _SQL

@@ -21,6 +21,7 @@ from tools import docs
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 SERVER = "http://127.0.0.1:8080"
+DATABASE = "postgresql://app@127.0.0.1/shop"
 RUN_ELSEWHERE = {
     "README.md": "tests/cli/test_processes.py",
     "docs/documents/aegis.md": "tests/acceptance/test_aegis_end_to_end.py",
@@ -68,8 +69,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("code", snippets("python"))
-def test_python_snippet_runs_in_an_empty_folder(code: str, server: str, tmp_path: Path) -> None:
+def test_python_snippet_runs_in_an_empty_folder(
+    code: str, server: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     program = code.replace(SERVER, server)
+    if DATABASE in program:
+        program = program.replace(DATABASE, request.getfixturevalue("postgres_dsn"))
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     expected = re.search(r"print\(.*#\s*(.+)$", code, re.MULTILINE)

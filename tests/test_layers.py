@@ -13,8 +13,8 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 FEATURES = {
     "access", "agents", "artifacts", "budgets", "bulk", "control", "dags", "dead_letters", "fairness", "limits",
-    "maintenance", "notifications", "observe", "providers", "search", "snapshots", "steps", "task_types", "triggers",
-    "validation", "waits",
+    "maintenance", "notifications", "observe", "providers", "search", "snapshots", "steps", "task_logs", "task_types",
+    "triggers", "validation", "waits",
 }  # fmt: skip
 ENGINE = {"model", "settings", "store", "engine", "operation", "features", "tracing"} | FEATURES
 INNER = ENGINE | {"queue", "upkeep", "logs", "config"}
@@ -53,6 +53,8 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "cli": (INNER | {"client", "compat", "demo", "mcp", "prove", "server", "testing", "worker"}, ANY),
     "demo": (INNER | {"worker"}, ANY),
     "prove": (INNER | {"worker"}, ANY),
+    # other frameworks: they enqueue through a blocking queue, and run a worker
+    "integrations": (INNER | {"client", "worker"}, ANY),
 }
 
 # Imports that the table does not allow yet: (module, folder).

@@ -16,6 +16,7 @@ WITH_OPERATIONS = (
     "settings",
     "snapshots",
     "steps",
+    "task_logs",
     "task_types",
     "triggers",
     "waits",

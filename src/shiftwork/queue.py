@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Self
+from typing import Self
 
 from shiftwork import config
 from shiftwork.artifacts.connect import open_blob_store
@@ -46,9 +46,13 @@ class Queue(AnyQueue):
         snapshots: str | None = None,
         private_sinks: bool = False,
         secrets_key: str | None = None,
-        **options: Any,
+        pool_size: int = 10,
+        patience: float = 10.0,
     ) -> Opening[Queue]:
-        """Open the queue at `sqlite:///path` or `postgresql://…`; creates its schema if there is none.
+        """Open the queue at `sqlite:///path` or `postgresql://…`; creates its tables if there are none.
+
+        On PostgreSQL `?schema=name` keeps them in that schema; up to `pool_size` connections are opened. On SQLite a
+        call waits `patience` seconds for writers of other processes.
 
         Without an address it is that of SHIFTWORK_STORE, of the nearest `shiftwork.toml`, or `sqlite:///shiftwork.db`.
 
@@ -63,11 +67,11 @@ class Queue(AnyQueue):
 
         async def opened() -> Queue:
             check_workspace(workspace)
-            place = url or config.address().store.value or config.DEFAULT_STORE
+            place = config.address().store.value or config.DEFAULT_STORE if url is None else url
             blob_store = open_blob_store(artifacts, place)
             folder = open_folder(snapshots, place)
             secrets = open_secret_box(secrets_key)
-            store = await open_store(place, clock=clock, migrate_schema=migrate, **options)
+            store = await open_store(place, clock=clock, migrate_schema=migrate, pool_size=pool_size, patience=patience)
             try:
                 engine = Engine(store, profile or "standard", seed, blob_store, folder, secrets, PARTICIPANTS)
                 engine.private_sinks = private_sinks or os.environ.get(PRIVATE_SINKS, "") in {"1", "true", "yes"}

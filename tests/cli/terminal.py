@@ -106,6 +106,12 @@ class Terminal:
 
         return self.on_queue(make)
 
+    def logged(self) -> str:
+        """A task whose agent has logged something."""
+        token = self.running()
+        self.on_queue(lambda queue: queue.claims.log(token, [{"text": "fetched"}]))
+        return token.partition(".")[0]
+
     def submitted_output(self) -> str:
         """A claim whose output waits for the verdict of its tests."""
         mule = self._mule()
@@ -242,7 +248,7 @@ class Terminal:
             "{submitted_output}": self.submitted_output,
         }
         makers |= {"{" + make.__name__ + "}": make for make in (self.acting, self.acted, self.doubted)}
-        makers |= {"{file}": self.file, "{artifact}": self.artifact, "{rules}": self.rules}
+        makers |= {"{logged}": self.logged, "{file}": self.file, "{artifact}": self.artifact, "{rules}": self.rules}
         makers |= {"{signalled}": self.signalled, "{asking}": self.asking, "{guarded}": self.guarded}
         makers |= {"{typed}": self.typed}
         makers |= {"{sink}": self.sink, "{delivery}": self.delivery, "{signing}": self.signing}

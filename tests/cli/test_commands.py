@@ -42,9 +42,12 @@ COMMANDS = [
     ("show {dead}", "boom", '"failure_history"'),
     ("show {waiting}", "waits for", '"blocked_by"'),
     ("explain {waiting}", "missing_dependency", '"holds"'),
+    ("explain", "waiting", '"causes"'),
+    ("logs {logged}", "fetched", '"text": "fetched"'),
+    ("events --task {done} --limit 1", "task.created", '"verb": "submitted"'),
     ("history {done}", "task.completed", '"verb": "completed"'),
     ("claim --agent crab --type code --count 2 --wait 0 --start", "task_", '"assignments"'),
-    ("claim --agent crab --capability ocr --model m --fifo --token", ".1", '"token"'),
+    ("claim --agent crab --capability ocr --model m --fifo --print-token", ".1", '"token"'),
     ("start {claimed}", "running", '"status": "running"'),
     ("heartbeat {running} --progress half --cost 0.5 --tokens-in 3 --tokens-out 4", "continue", '"action": "continue"'),
     ('progress {running} {"pct":50}', "running", '"status": "running"'),
@@ -335,7 +338,7 @@ def test_wait_command_exits_with_4_while_the_task_waits(terminal: Terminal) -> N
     assert (done.code, done.out, done.err) == (4, "", "where: the task waits\n")
     assert terminal.run("answer", task, "--data", "Oslo").code == 2
     terminal.text("answer", task, "--data", "Rome")
-    again = terminal.text("claim", "--agent", "mule", "--start", "--token").strip()
+    again = terminal.text("claim", "--agent", "mule", "--start", "--print-token").strip()
     assert terminal.text("wait", again, "where", "--ask", "Where to?") == "Rome\n"
     other = terminal.ready()
     assert terminal.run("wait", again, "--task", other).code == 4
@@ -354,6 +357,30 @@ def test_wait_command_returns_tasks_that_failed(terminal: Terminal) -> None:
     task = token.partition(".")[0]
     assert lost in terminal.text("show", task)
     assert "boom" in terminal.text("explain", task)
+
+
+def test_rerun_from_a_step_with_another_payload(terminal: Terminal) -> None:
+    token = terminal.running()
+    task = token.partition(".")[0]
+    terminal.text("step", token, "plan", "--data", "1")
+    terminal.text("step", token, "draft", "--data", "2")
+    assert terminal.run("rerun", task, "--from-step", "draft").code == 4
+    terminal.text("complete", token)
+    refused = terminal.run("rerun", task, "--from-step", "drfat")
+    assert refused.code == 2
+    assert "'plan', 'draft'" in refused.err
+    again = terminal.json("rerun", task, "--from-step", "draft", "-p", "file=b.py", "--model", "opus", "--downstream")
+    assert again["data"] == {"kept_steps": 1, "downstream": []}
+    fresh = terminal.json("show", again["task_id"])
+    assert (fresh["payload"], fresh["rerun_of"]) == ({"file": "b.py"}, task)
+
+
+def test_submit_warns_of_a_dependency_that_does_not_exist(terminal: Terminal) -> None:
+    done = terminal.run("submit", "code", "--depends", "nope", "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["missing_dependencies"] == ["nope"]
+    assert "there is no task 'nope' yet" in done.err
+    assert terminal.run("submit", "code", "--depends", terminal.ready()).err == ""
 
 
 def test_same_key_twice_creates_one_task(terminal: Terminal) -> None:
@@ -454,7 +481,7 @@ def test_purge_asks_for_confirmation(terminal: Terminal, monkeypatch: pytest.Mon
     monkeypatch.setattr("shiftwork.cli.values.is_typed_at", lambda: True)
     assert terminal.run("purge", "--type", "code", stdin="n\n").code == 1
     assert terminal.json("status")["counts"] == {"ready": 1}
-    assert terminal.text("purge", "--type", "code", stdin="y\n").endswith("1 purged\n")
+    assert terminal.text("purge", "--type", "code", stdin="y\n").endswith("1 purged (cancelled, as purge.mode says)\n")
 
 
 def test_events_command_honours_limit_and_tail(terminal: Terminal) -> None:
@@ -500,9 +527,9 @@ def test_work_passes_its_options_to_the_worker(terminal: Terminal, monkeypatch: 
     package.command = SimpleNamespace(run=run)  # type: ignore[attr-defined]  # a module made up here
     package.summing = SimpleNamespace()  # type: ignore[attr-defined]  # likewise
     monkeypatch.setitem(sys.modules, "shiftwork.worker", package)
-    assert terminal.run("work", "app:worker", "--processes", "2", "--concurrency", "5", "--until-idle").code == 3
+    assert terminal.run("work", "app:worker", "--processes", "2", "--concurrency", "5", "--until-idle", "-q").code == 3
     expected = {"url": terminal.url, "runtime_id": None, "processes": 2, "concurrency": 5, "until_idle": True}
-    expected |= {"report": None}
+    expected |= {"report": None, "max_tasks": None}
     assert called == [(("app:worker",), expected)]
 
 

@@ -30,7 +30,7 @@ def test_healthy_queue_has_no_findings(each_terminal: Terminal) -> None:
     each_terminal.done()
     found = each_terminal.json("doctor")
     assert {finding["level"] for finding in found} == {"ok"}
-    assert {"store", "schema", "clock", "agents", "dependencies", "duties"} <= {finding["check"] for finding in found}
+    assert {"store", "schema", "clock", "waiting", "dependencies", "duties"} <= {finding["check"] for finding in found}
 
 
 def test_missing_queue_is_an_error(terminal: Terminal, tmp_path: Path) -> None:
@@ -94,11 +94,25 @@ def test_tasks_no_agent_can_take_are_found(terminal: Terminal) -> None:
         await queue.agents.register(id="coder", types=["code"])
 
     terminal.on_queue(prepare)
-    whats = [finding["what"] for finding in findings(terminal, "agents")]
-    assert sorted(whats) == [
-        "1 ready task of type chat: no agent can take it (it needs to be agent bob)",
-        "2 ready tasks of type train: no agent can take them (it needs capability gpu)",
+    whats = [finding["what"] for finding in findings(terminal, "waiting")]
+    assert whats == [
+        "2 tasks (train): no registered agent can take them: they need type train, capability gpu",
+        "1 task (code): agents with free slots can take them",
+        "1 task (chat): no registered agent can take them: they need type chat, being agent bob",
     ]
+
+
+def test_spent_day_is_found(terminal: Terminal) -> None:
+    async def prepare(queue: Queue) -> None:
+        await queue.settings.set("budget.daily_usd", 1.0)
+        await queue.agents.register(id="coder", max_concurrent_tasks=5)
+        await queue.submit_many([{"type": "code", "estimated_cost_usd": 1.0}] * 2)
+        await queue.claim("coder", start=True)
+
+    terminal.on_queue(prepare)
+    (finding,) = findings(terminal, "waiting")
+    assert (finding["level"], finding["hint"]) == ("warning", "Raise budget.daily_usd, or wait for the next day (UTC).")
+    assert finding["what"].startswith("1 task (code): the day's budget has too little left for them, until ")
 
 
 def test_types_with_all_agents_away_are_found(terminal: Terminal) -> None:
@@ -108,8 +122,9 @@ def test_types_with_all_agents_away_are_found(terminal: Terminal) -> None:
         await queue.agents.set_status("coder", "draining")
 
     terminal.on_queue(prepare)
-    (finding,) = findings(terminal, "agents")
-    assert (finding["level"], finding["hint"]) == ("warning", "shiftwork agents activate coder")
+    (finding,) = findings(terminal, "waiting")
+    hint = "Set one active: shiftwork agents activate coder."
+    assert (finding["level"], finding["hint"]) == ("warning", hint)
 
 
 def test_missing_dependencies_are_found_with_a_working_hint(terminal: Terminal) -> None:

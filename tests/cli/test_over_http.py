@@ -1,6 +1,7 @@
 """Commands through a server give the same answers as on the database."""
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,8 @@ from tests.cli.terminal import Run, Terminal
 from tests.cli.test_commands import COMMANDS
 from tests.client.serving import served
 
-ON_DATABASES = ("migrate", "migrate --check", "doctor", "duties --run", "prove --tasks 40 --agents 2 --every 0.3")
-LINES = [row for row in COMMANDS if row[0] not in ON_DATABASES]
+ON_DATABASES = ("migrate", "migrate --check", "duties --run", "prove --tasks 40 --agents 2 --every 0.3")
+LINES = [row for row in COMMANDS if row[0] not in {*ON_DATABASES, "doctor"}]  # a server has no folder to be written
 
 
 class Remote(Terminal):
@@ -84,11 +85,36 @@ def test_token_is_taken_from_option_or_environment(guarded: Remote) -> None:
     assert "needs the scope operate" in refused.err
 
 
-def test_claim_has_its_own_token_flag(guarded: Remote) -> None:
+def test_claim_takes_the_secret_of_a_server_as_every_command(guarded: Remote) -> None:
     known = secret(guarded, "default", "submit", "work")
     guarded.run("submit", "code", SHIFTWORK_TOKEN=known)
-    done = guarded.run("--token", known, "claim", "--agent", "crab", "--token")
+    done = guarded.run("--token", known, "claim", "--agent", "crab", "--print-token")
     assert (done.code, done.out.strip()[-2:]) == (0, ".1")
+    guarded.run("submit", "code", SHIFTWORK_TOKEN=known)
+    assert guarded.run("claim", "--agent", "eel", "--token", known).code == 0
+
+
+def test_doctor_checks_what_a_server_tells(guarded: Remote) -> None:
+    known = secret(guarded, "default", "admin")
+    guarded.run("submit", "code", SHIFTWORK_TOKEN=known)
+    done = guarded.run("doctor", "--json", SHIFTWORK_TOKEN=known)
+    assert done.code == 0, done.err
+    found = {finding["check"]: finding for finding in json.loads(done.out)}
+    assert set(found) >= {"server", "clock", "waiting", "duties"}
+    assert found["server"]["what"].startswith(f"{guarded.server} answered after ")
+    assert found["waiting"]["what"] == "1 task (code): no registered agent can take them: they need type code"
+    limited = secret(guarded, "default", "read")
+    levels = {finding["level"] for finding in json.loads(guarded.run("doctor", "--json", SHIFTWORK_TOKEN=limited).out)}
+    assert "error" not in levels
+
+
+def test_doctor_reports_a_refused_token_and_an_absent_server(guarded: Remote, unused_tcp_port: int) -> None:
+    done = guarded.run("doctor", SHIFTWORK_TOKEN="sw_wrong")
+    assert done.code == 1
+    assert "error  server" in done.out
+    absent = Terminal(f"http://127.0.0.1:{unused_tcp_port}").run("doctor")
+    assert absent.code == 1
+    assert "cannot be reached" in absent.out
 
 
 def test_work_passes_its_token_on(guarded: Remote, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -428,3 +428,44 @@ def test_work_ends_after_max_tasks(tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert "--max-tasks is for one process; leave out --processes" in refused.stderr
     assert call(tmp_path, "work app:worker --max-tasks 0").returncode == 2
+
+
+def test_status_says_why_work_waits(tmp_path: Path) -> None:
+    call(tmp_path, "submit code")
+    text = call(tmp_path, "status").stdout
+    assert "Why work waits (1 waiting, nothing runs)" in text
+    assert "no registered agent can take them: they need type code" in text
+    found = json.loads(call(tmp_path, "status --json").stdout)
+    assert [(cause["kind"], cause["tasks"]) for cause in found["blocked"]["causes"]] == [("no_agent", 1)]
+
+
+def test_ids_are_not_broken_over_two_lines(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP.replace('"no"', '"a long sentence about what went wrong " * 3'))
+    task = json.loads(call(tmp_path, "submit hard --json").stdout)["id"]
+    call(tmp_path, "work app:worker --max-tasks 1 -q")
+    assert task in in_terminal(tmp_path, "status", 110)
+
+
+def test_logs_are_followed_until_the_task_ends(tmp_path: Path) -> None:
+    app = APP.replace("return 1", 'context.log("begun"); context.log("careful\\nnow", "warning"); return 1')
+    (tmp_path / "app.py").write_text(app)
+    task = json.loads(call(tmp_path, "submit code --json").stdout)["id"]
+    line = [*PROGRAM, "logs", "-f", task]
+    follower = subprocess.Popen(line, cwd=tmp_path, env=clean_environment(), stdout=-1, stderr=-1, text=True)
+    call(tmp_path, "work app:worker --until-idle -q")
+    out, err = follower.communicate(timeout=60)
+    assert (follower.returncode, err) == (0, "the task is completed\n")
+    first, begun, careful, now = out.splitlines()
+    assert first.startswith("attempt 1 by ")
+    assert (begun[9:], careful[9:], now.strip()) == ("begun", "warning: careful", "now")
+    lines = [json.loads(each) for each in call(tmp_path, f"logs {task} --json").stdout.splitlines()]
+    assert [(each["level"], each["text"]) for each in lines] == [("info", "begun"), ("warning", "careful\nnow")]
+    absent = call(tmp_path, "logs task_01M7P64ZV4E07VX0K0EDGER6Y0")
+    assert (absent.returncode, "there is no task" in absent.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(("mode", "word"), [("cancel", "cancelled"), ("delete", "deleted")])
+def test_purge_says_what_became_of_the_tasks(tmp_path: Path, mode: str, word: str) -> None:
+    call(tmp_path, "submit code")
+    call(tmp_path, f"settings set purge.mode {mode}")
+    assert call(tmp_path, "purge --type code --yes").stdout == f"1 purged ({word}, as purge.mode says)\n"

@@ -14,7 +14,7 @@ SCRIPT = """
 set -euo pipefail
 export SHIFTWORK_AGENT=script
 work() {
-    token=$(shiftwork claim --start --token)
+    token=$(shiftwork claim --start --print-token)
     shiftwork step "$token" fetch -- sh -c 'echo run >> runs; echo "line 1"; echo "line 2"'
     shiftwork step "$token" count --cost 0.25 -- sh -c 'echo run >> runs; printf 7'
 }

@@ -107,6 +107,15 @@ def test_paused_queue_and_approvals_are_shown_at_the_top(terminal: Terminal) -> 
     assert "1 wait for a person (shiftwork approvals)" in out
 
 
+def test_reason_that_nothing_runs_is_shown_at_the_top(terminal: Terminal) -> None:
+    terminal.text("migrate")
+    terminal.text("submit", "deploy")
+    out = terminal.text("watch", "--once")
+    assert "Nothing runs, and work waits" in out
+    assert "1 task (deploy): no registered agent can take them: they need type deploy" in out
+    assert terminal.json("watch", "--once")["blocked"]["causes"][0]["kind"] == "no_agent"
+
+
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[link=file:///etc/passwd]click[/link][/x]\u202e"
 
 

@@ -15,7 +15,7 @@ from tests.cli.test_processes import PROGRAM, call, clean_environment
 SCRIPT = """
 set -euo pipefail
 export SHIFTWORK_AGENT=script
-token=$(shiftwork claim --type code --token)
+token=$(shiftwork claim --type code --print-token)
 shiftwork start "$token"
 shiftwork heartbeat "$token" --progress half
 echo '{"lines": 7}' > result.json
@@ -228,13 +228,13 @@ def test_verdict_requires_pass_or_fail(terminal: Terminal) -> None:
 def test_judge_task_and_missing_report_are_shown(terminal: Terminal) -> None:
     judged = {"type": "code", "output": {"validation": "llm-judge"}}
     task_id = terminal.json("submit", "--file", "-", stdin=json.dumps(judged))["id"]
-    token = terminal.text("claim", "--start", "--token").strip()
+    token = terminal.text("claim", "--start", "--print-token").strip()
     assert terminal.text("complete", token, "--text", "an essay") == f"{task_id} validating\n"
     asked = terminal.json("show", task_id)["judge_task_id"]
     assert asked in terminal.text("show", task_id)
     terminal.text("settings", "set", "require_decision_report", "true")
     terminal.ready()
-    held = terminal.text("claim", "--agent", "b", "--type", "code", "--start", "--token").strip()
+    held = terminal.text("claim", "--agent", "b", "--type", "code", "--start", "--print-token").strip()
     refused = terminal.run("complete", held, "--text", "done")
     assert (refused.code, "report_required" in terminal.run("complete", held, "--json").err) == (2, True)
     assert "its decision report is missing" in terminal.text("show", held.partition(".")[0])

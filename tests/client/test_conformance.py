@@ -19,7 +19,7 @@ from tests.conformance.conftest import *  # noqa: F403  # the same queue under e
 SUITES = [
     *["guards", "questions", "waits"],
     *["breakers", "cooldowns", "limits"],
-    *["fan_in"],
+    *["fan_in", "rewind"],
     *["fair_share", "preemption", "serial"],
     *["schedules", "triggers"],
     *["agents", "alerts", "artifacts", "cancelling", "control", "dags", "dead_letters", "effects", "failures"],

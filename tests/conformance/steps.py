@@ -13,6 +13,7 @@ import msgspec
 from shiftwork import Assignment, Queue
 from shiftwork.compat import views
 from shiftwork.snapshots.snapshot_folder import SnapshotFolder
+from shiftwork.store.postgres_opening import split_url
 
 
 async def take(queue: Queue, agent: str = "worker", **options: Any) -> Assignment:
@@ -67,7 +68,8 @@ async def _ask(queue: Queue, queries: Sequence[str]) -> list[list[dict[str, Any]
         connection.set_row_trace(lambda cursor, row: dict(zip([c[0] for c in cursor.description], row, strict=True)))
         with contextlib.closing(connection):
             return [list(connection.execute(query)) for query in queries]
-    server = await asyncpg.connect(queue.url)
+    dsn, options = split_url(queue.url)
+    server = await asyncpg.connect(dsn, server_settings={"search_path": options.get("schema", "public")})
     try:
         return [[dict(row) for row in await server.fetch(query)] for query in queries]
     finally:
@@ -76,7 +78,7 @@ async def _ask(queue: Queue, queries: Sequence[str]) -> list[list[dict[str, Any]
 
 TABLES = {
     "sqlite": "select name from sqlite_master where type = 'table' and name not like 'sqlite_%' order by name",
-    "postgresql": "select table_name as name from information_schema.tables where table_schema = 'public'"
+    "postgresql": "select table_name as name from information_schema.tables where table_schema = current_schema()"
     " and table_type = 'BASE TABLE' order by table_name",
 }
 
@@ -96,7 +98,8 @@ async def everything(queue: Queue) -> dict[str, list[str]]:
 
 async def _everything_at_once(queue: Queue) -> dict[str, list[str]]:
     """A server takes longer to be asked for each of its tables than to answer."""
-    server = await asyncpg.connect(queue.url)
+    dsn, options = split_url(queue.url)
+    server = await asyncpg.connect(dsn, server_settings={"search_path": options.get("schema", "public")})
     try:
         names = [row["name"] for row in await server.fetch(TABLES["postgresql"]) if row["name"] not in _BY_ITSELF]
         query = " union all ".join(f"select '{name}' as name, t::text as row from {name} t" for name in names)

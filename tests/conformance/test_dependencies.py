@@ -216,3 +216,17 @@ async def test_slow_known_dependency_raises_one_alert_and_blocks_nothing(coscien
     assert (task.status, task.blocked_reason) == ("pending", None)
     await pass_time(coscientist, clock, 20)
     assert len(await coscientist.alerts.list(kind="dependency_slow")) == 1
+
+
+async def test_answer_of_submit_names_dependencies_that_do_not_exist_yet(queue: Queue) -> None:
+    known = await queue.submit(type="code", id="known")
+    made = await queue.submit(type="code", dependencies=["known", "nope"])
+    assert (made.status, made.missing_dependencies) == ("pending", ["nope"])
+    (hold,) = [hold for hold in (await queue.explain(made.id)).holds if hold.kind == "missing_dependency"]
+    assert "nope" in hold.what
+    batch = await queue.submit_many(
+        [{"type": "code", "key": "a"}, {"type": "code", "dependencies": ["a", known.id, "later"]}]
+    )
+    assert [each.missing_dependencies for each in batch] == [[], ["later"]]
+    assert (await queue.submit(type="code", id="later")).missing_dependencies == []
+    assert (await queue.submit(type="code", dependencies=["later"])).missing_dependencies == []

@@ -6,10 +6,15 @@ from typing import Any
 import pytest
 
 from shiftwork import Assignment, NewTask, Queue
+from shiftwork.engine.engine import Caller
+from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.maintenance.loop import PROMPT, ErrorThrottle, JobPoller
 from shiftwork.maintenance.poll import poll
+from shiftwork.model import ids
 from shiftwork.model.errors import InputError, WrongState
+from shiftwork.store.store import Tx
 from shiftwork.testing import MovedClock, pass_time
+from shiftwork.waits import open_waits, schedule
 from tests.conformance.steps import events_named, everything, ids_in_order, states, statuses, take
 
 
@@ -407,3 +412,49 @@ async def test_trigger_with_one_moment_is_refused(queue: Queue, clock: MovedCloc
     with pytest.raises(InputError, match="fires again and again") as refused:
         await queue.triggers.save("later", on=on, task={"type": "code", field: clock() + 60})
     assert refused.value.hint == f"Give `{instead}`, in seconds from the firing."
+
+
+async def test_scheduled_task_ages_from_its_time_on(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("priority_boost_per_minute", 1)
+    await queue.settings.set("starvation_threshold_sec", 7200)
+    late = await in_an_hour(queue, priority=60)
+    await pass_time(queue, clock, 3600)
+    task = await queue.get(late)
+    assert (task.age_minutes, task.effective_priority) == (0, 60)
+    urgent = (await queue.submit(type="code", priority=59)).id
+    assert await ids_in_order(queue) == [urgent, late]
+    assert await events_named(queue, "task.starved") == []
+
+
+async def test_tasks_that_are_due_go_in_the_order_of_their_times(queue: Queue, clock: MovedClock) -> None:
+    last = (await queue.submit(type="code", delay=60)).id
+    first = (await queue.submit(type="code", delay=30)).id
+    await pass_time(queue, clock, 60)
+    assert await ids_in_order(queue) == [first, last]
+
+
+async def test_average_wait_counts_from_the_time_of_a_scheduled_task(queue: Queue, clock: MovedClock) -> None:
+    await in_an_hour(queue)
+    await pass_time(queue, clock, 3610)
+    await take(queue)
+    assert (await queue.status(fresh=True)).average_wait_sec["medium"] == pytest.approx(10)
+
+
+async def test_time_that_was_moved_meanwhile_is_waited_for(queue: Queue, clock: MovedClock) -> None:
+    """Maintenance has found the task due, and then someone postpones it before its row is locked."""
+    task_id = (await queue.submit(type="code", delay=60)).id
+    uuid = ids.parse(task_id)
+    assert uuid is not None
+    clock.advance(60)
+    await queue.tasks.update(task_id, {"run_at": clock() + 60})
+
+    async def end_as_found(tx: Tx) -> int:
+        work = UnitOfWork(tx, queue.engine, Caller("duty:waits"))
+        freed = await open_waits.end(work, [open_waits.WaitEnd(uuid, schedule.NAME, "met")])
+        await work.save()
+        return len(freed)
+
+    assert await queue.engine.store.run(end_as_found) == 0
+    assert (await queue.get(task_id)).hold == "scheduled"
+    await pass_time(queue, clock, 60)
+    assert (await queue.get(task_id)).status == "ready"

@@ -212,6 +212,8 @@ VERBS: dict[str, tuple[ToolResult, Call]] = {
     "batch.heartbeat": (running, lambda q, held: q.batch.heartbeat([Heartbeat(held, None, Usage(tokens_in=9))])),
     "claims.progress": (running, lambda q, held: q.claims.progress(held, {"pct": 5})),
     "claims.message": (running, lambda q, held: q.claims.message(held, "text", "hello", {"n": 1})),
+    "claims.log": (running, lambda q, held: q.claims.log(held, [{"text": "hello"}])),
+    "batch.log": (running, lambda q, held: q.batch.log([{"token": held, "lines": [{"text": "hello"}]}])),
     "claims.pin_session": (running, lambda q, held: q.claims.pin_session(held, "s-1", "folder")),
     "complete": (running, lambda q, held: q.complete(held, {"n": 1}, usage={"cost_usd": 0.5})),
     "batch.complete": (running, lambda q, held: q.batch.complete([Completion(1, token=held)])),

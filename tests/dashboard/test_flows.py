@@ -249,7 +249,7 @@ def test_every_page_is_usable_by_keyboard(page: Page) -> None:
     page.keyboard.press("t")
     expect(page.locator("h1")).to_have_text("Tasks")
     page.keyboard.press("/")
-    expect(page.get_by_label("Id")).to_be_focused()
+    expect(page.get_by_role("searchbox")).to_be_focused()
     page.keyboard.press("Escape")
     page.locator("h1").click()
     page.keyboard.press("j")
@@ -294,13 +294,31 @@ def test_overview_explains_why_nothing_runs(page: Page, site: Site) -> None:
     quiet = "workspace=quiet"
     call(site, f"/api/tasks?{quiet}", {"type": "fly_by_wire", "title": "Fly to the moon"})
     page.goto(f"/?{quiet}")
-    panel = page.get_by_role("region", name="Running now")
-    expect(panel).to_contain_text("No registered agent can take it: it needs type fly_by_wire")
-    expect(panel).not_to_contain_text("Start an agent")
+    expect(page.get_by_role("region", name="Running now")).to_contain_text("Nothing runs, and work waits")
+    panel = page.get_by_role("region", name="Why work waits")
+    expect(panel).to_contain_text("1 task: no registered agent can take them: they need type fly_by_wire")
     call(site, f"/api/agents?{quiet}", {"id": "neil"})
     call(site, f"/api/cooldowns/type:fly_by_wire?{quiet}", {"seconds": 900, "reason": "429"}, "PUT")
     expect(panel).to_contain_text("in 14 min", timeout=20_000)
-    expect(panel).not_to_contain_text("No registered agent")
+    expect(panel).not_to_contain_text("no registered agent")
+
+
+def test_task_page_shows_the_log(page: Page, site: Site) -> None:
+    task = submit(site, type="chatty", title="Talk")
+    token = claim_one(site, "parrot", "chatty")["token"]
+    path = f"/api/tasks/{task}"
+    call(
+        site,
+        f"{path}/logs",
+        {"token": token, "lines": [{"text": "hello"}, {"text": "<b>careful</b>", "level": "warning"}]},
+    )
+    page.goto(f"/tasks/{task}")
+    log = page.get_by_role("region", name="Log")
+    expect(log.get_by_role("listitem")).to_have_text(
+        ["attempt 1 by parrot", re.compile("hello"), re.compile("<b>careful</b>")]
+    )
+    call(site, f"{path}/messages", {"token": token, "kind": "tool_call", "text": "ls -l"})
+    expect(log).to_contain_text("ls -l", timeout=20_000)
 
 
 def test_questions_count_as_waiting_approvals(page: Page, site: Site) -> None:
@@ -339,23 +357,3 @@ def test_output_of_a_refused_attempt_is_not_shown_as_waiting(page: Page, site: S
     page.goto(f"/tasks/{task_id}")
     expect(page.get_by_label("Attempts")).to_contain_text("Failed")
     expect(page.locator("main")).not_to_contain_text("waits for its verdict")
-
-
-def test_search_for_an_unknown_task_id_is_reported(page: Page, heard: Heard) -> None:
-    heard.refusal = "404"
-    page.goto("/tasks")
-    expect(page.locator("tbody tr").first).to_be_visible()
-    page.keyboard.press("/")
-    page.keyboard.type("flaky login")
-    page.keyboard.press("Enter")
-    expect(page.locator(".toast")).to_contain_text("No task has the id flaky login.")
-
-
-def test_page_of_a_dead_letter_links_to_its_review(page: Page, site: Site) -> None:
-    task_id = submit(site, type="doomed", title="Doomed")
-    token = claim_one(site, "reaper", "doomed")["token"]
-    call(site, f"/api/tasks/{task_id}/fail", {"token": token, "reason": "crash", "retry": False})
-    page.goto(f"/tasks/{task_id}")
-    page.get_by_role("link", name="Review").click()
-    expect(page.locator("h1")).to_have_text("Dead letters")
-    expect(page.locator("main")).to_contain_text("doomed")

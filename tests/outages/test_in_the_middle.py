@@ -11,6 +11,7 @@ from shiftwork import Queue
 from shiftwork.model.errors import OperationTimeout, StoreReadOnly, StoreUnavailable
 from shiftwork.store import postgres as store
 from shiftwork.store.postgres import PostgresStore
+from shiftwork.store.postgres_clock import DatabaseClock
 from shiftwork.store.postgres_errors import translate
 from shiftwork.store.postgres_sessions import Session
 from shiftwork.store.store import Tx
@@ -185,7 +186,7 @@ async def test_cancelled_open_leaves_no_session(postgres_url: str, monkeypatch: 
         await asyncio.sleep(60)
 
     admin = await asyncpg.connect(postgres_url)
-    monkeypatch.setattr(store.DatabaseClock, "measure", never)
+    monkeypatch.setattr(DatabaseClock, "measure", never)
     opening = asyncio.create_task(Queue.open(postgres_url).as_coroutine())
     await measuring.wait()
     opening.cancel()

@@ -19,6 +19,8 @@ from tests.packaging.environments import PIP, Environment, run
 from tests.services.common import free_port
 from tests.services.programs import REPOSITORY
 
+pytestmark = pytest.mark.timeout(400)  # the first test of a run may fetch and build
+
 DOCKERFILE = REPOSITORY / "deploy" / "Dockerfile"
 
 WORKER = """

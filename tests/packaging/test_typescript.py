@@ -18,6 +18,8 @@ from tests.client.serving import served
 from tests.packaging.typescript import Node, alternatives, built_package
 from tools import typescript
 
+pytestmark = pytest.mark.timeout(400)  # the first test of a run may fetch and build
+
 T = TypeVar("T")
 
 

@@ -16,6 +16,8 @@ from tests.client.serving import served
 from tests.packaging.environments import Environment
 from tests.services.programs import REPOSITORY
 
+pytestmark = pytest.mark.timeout(400)  # the first test of a run may fetch and build
+
 BASE = {"apsw", "click", "cronsim", "jsonschema-rs", "markdown-it-py", "mdurl", "msgspec", "pygments", "rich"}
 HTTP = {"aiohappyeyeballs", "aiohttp", "aiosignal", "attrs", "frozenlist", "idna", "multidict", "propcache", "yarl"}
 UNUSED_BY_A_WORKER = ["apsw", "cronsim", "jsonschema_rs", "rich", "markdown_it", "pygments"]

@@ -99,9 +99,9 @@ async def test_analyze_before_the_commit_is_repeated(
 ) -> None:
     """It sees the pages, but considers them empty."""
 
-    async def come_second(connection: asyncpg.Connection, added: Counter[str]) -> list[str]:
+    async def come_second(connection: asyncpg.Connection, added: Counter[str], schema: str) -> list[str]:
         await reader.execute("analyze tasks")
-        return await tell_planner(connection, added)
+        return await tell_planner(connection, added, schema)
 
     monkeypatch.setattr(store, "tell_planner", come_second)
     async with Queue.open(postgres_dsn) as queue:

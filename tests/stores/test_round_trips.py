@@ -7,6 +7,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.store import postgres as store
+from shiftwork.store.postgres_schema import channels
 from tests.services.postgres import Databases
 from tests.worker.steps import until
 
@@ -86,7 +87,7 @@ async def test_idle_submit_notifies_in_its_only_statement(
     monkeypatch.setattr(store, "IDLE_SEC", 0.0)
     heard: list[object] = []
     listener = await asyncpg.connect(postgres_url)
-    await listener.add_listener(store.CHANNEL, lambda *words: heard.append(words[-1]))
+    await listener.add_listener(channels("public")[0], lambda *words: heard.append(words[-1]))
     async with Queue.open(postgres_url) as queue:
         await queue.submit(type="code")  # settings and lanes are learned
         await until(lambda: len(heard) == 1)

@@ -319,3 +319,41 @@ async def test_message_needs_only_its_text(queue: Queue, clock: MovedClock) -> N
     await run_until_idle(worker, queue, clock=clock)
     (said,) = [event for event in (await queue.tasks.history(made.id)).events if event.verb == "message"]
     assert (said.data or {})["text"] == "halfway there"
+
+
+async def test_rewound_handler_calls_only_the_steps_from_there_on(queue: Queue, clock: MovedClock) -> None:
+    worker, called = Worker(), list[str]()
+
+    @worker.handler("report")
+    async def report(ctx: Context) -> str:
+        for name in ("research", "draft", "polish"):
+            await ctx.step(name, called.append, f"{name} {ctx.payload['tone']}")
+            clock.advance(1)
+            await ctx.effect(f"send-{name}", lambda effect: called.append(f"sent {effect.key.rpartition('-')[2]}"))
+            clock.advance(1)
+        return str(ctx.payload["tone"])
+
+    made = await queue.submit(type="report", payload={"tone": "dry"})
+    await run_until_idle(worker, queue, clock=clock)
+    called.clear()
+    again = await queue.tasks.rerun(made.id, from_step="draft", payload={"tone": "cheerful"})
+    await run_until_idle(worker, queue, clock=clock)
+    assert called == ["draft cheerful", "sent draft", "polish cheerful", "sent polish"]
+    assert (await queue.result(again.task_id)).data == "cheerful"
+
+
+async def test_rewound_map_keeps_its_results(queue: Queue, clock: MovedClock) -> None:
+    worker = Worker()
+    given = squarer(worker)
+
+    @worker.handler("sum")
+    async def total(ctx: Context) -> int:
+        found = await ctx.map("square", [{"n": n} for n in (2, 3)], name="squares")
+        return int(await ctx.step("add", lambda: sum(found) + ctx.payload["more"]))
+
+    made = await queue.submit(type="sum", payload={"more": 0})
+    await run_until_idle(worker, queue, clock=clock)
+    again = await queue.tasks.rerun(made.id, from_step="add", payload={"more": 10})
+    await run_until_idle(worker, queue, clock=clock)
+    assert (await queue.result(again.task_id)).data == 23
+    assert sorted(given) == [2, 3]

@@ -42,10 +42,22 @@ def show_outcome(shell: Shell, outcome: Outcome) -> None:
 
 @click.command(cls=Command)
 @click.argument("task")
+@click.option("--from-step", metavar="NAME", help="Keep the finished steps before this one, and repeat the rest.")
+@click.option(
+    "--payload",
+    "-p",
+    multiple=True,
+    type=values.payload_part,
+    callback=values.merged,
+    metavar="KEY=TEXT|KEY:=JSON|JSON",
+    help="The whole payload this time, written as for submit. Repeatable.",
+)
+@click.option("--model", metavar="NAME", help="With this model, where an agent has it.")
+@click.option("--downstream", is_flag=True, help="Everything in its DAG that depends on it, too.")
 @with_queue()
-async def rerun(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
+async def rerun(shell: Shell, queue: AnyQueue, *, task: str, **again: Any) -> Answer:
     """Do the work of an ended task once more. The answer is the id of the new task."""
-    show_outcome(shell, await queue.tasks.rerun(task))
+    show_outcome(shell, await queue.tasks.rerun(task, **again))
     return None
 
 

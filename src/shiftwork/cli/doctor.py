@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
-from shiftwork.cli import printing
+from shiftwork.cli import blocked, printing
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current
+from shiftwork.client.opening import is_server
 from shiftwork.config import DEFAULT, without_password
 from shiftwork.model import ids
-from shiftwork.model.errors import ShiftworkError, StoreNeedsMigration, StoreNewer
+from shiftwork.model.errors import Forbidden, ShiftworkError, StoreNeedsMigration, StoreNewer
 from shiftwork.model.states import CLAIMED_STATES, State
 from shiftwork.model.text import without_secrets
 
 if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
     from shiftwork.control.model import MaintenanceJob
+    from shiftwork.observe.model import Cause
     from shiftwork.queue import Queue
     from shiftwork.store.statements import Dialect
 
@@ -48,6 +51,11 @@ from pg_stat_activity where datname = current_database() and pid <> pg_backend_p
   and xact_start < clock_timestamp() - make_interval(secs => $1::int) order by xact_start limit 10"""
 
 
+NEEDS_SOMEONE = {
+    *("no_agent", "agents_away", "agents_silent", "breaker_open", "budget", "cooldown", "paused", "unknown"),
+}
+"""Causes that are worth a warning also while other work runs."""
+
 NEARLY = 0.9
 """So much of a quota is worth a warning."""
 
@@ -65,8 +73,7 @@ class Finding(NamedTuple):
 def doctor() -> Answer:
     """Check what keeps the queue from working. Exit code 1 if something must be fixed."""
     shell = current()
-    shell.refuse_server()
-    found = asyncio.run(examine(shell))
+    found = asyncio.run(examine_server(shell) if is_server(shell.store) else examine(shell))
     shell.answer(found, lambda: printing.table(["level", "check", "what", "hint"], found))
     return ExitCode.FAILED if any(finding.level == "error" for finding in found) else None
 
@@ -81,11 +88,39 @@ async def examine(shell: Shell) -> list[Finding]:
         return [*found, Finding("error", "store", error.what, error.hint)]
     async with queue:
         for name, check in CHECKS.items():
-            try:
-                found += await check(queue)
-            except ShiftworkError as error:
-                found.append(Finding("error", name, error.what, error.hint))
+            found += await _checked(name, check(queue))
     return found
+
+
+async def examine_server(shell: Shell) -> list[Finding]:
+    """What can be seen of a queue behind a server; its files and database are the server's."""
+    began = time.monotonic()
+    try:
+        queue = await shell.open()
+    except ShiftworkError as error:
+        return [Finding("error", "server", error.what, error.hint)]
+    async with queue:
+        found = await _checked("server", _server(queue, began))
+        if any(finding.level == "error" for finding in found):
+            return found
+        for name, check in CHECKS_OF_SERVERS.items():
+            found += await _checked(name, check(queue))
+    return found
+
+
+async def _checked(name: str, check: Awaitable[list[Finding]]) -> list[Finding]:
+    try:
+        return await check
+    except Forbidden as error:
+        return [Finding("ok", name, f"not looked at: {error.what}", error.hint)]
+    except ShiftworkError as error:
+        return [Finding("error", name, error.what, error.hint)]
+
+
+async def _server(queue: AnyQueue, began: float) -> list[Finding]:
+    await queue.settings.list()
+    took = time.monotonic() - began
+    return [Finding("ok", "server", f"{without_secrets(queue.url)} answered after {took * 1000:.0f} ms")]
 
 
 def _address(shell: Shell) -> Finding:
@@ -167,7 +202,7 @@ async def _ask(dsn: str, query: str, *values: Any) -> list[Any]:
         raise translate(error) from error
 
 
-async def _clock(queue: Queue) -> list[Finding]:
+async def _clock(queue: AnyQueue) -> list[Finding]:
     jobs = await queue.control.maintenance()
     newest = max((job.last_run_at or 0.0 for job in jobs), default=0.0)
     if newest > queue.now() + CLOCK_BACK_SEC:
@@ -191,52 +226,16 @@ def _went_back(job: MaintenanceJob, now: float) -> Finding:
     return Finding("warning", "clock", what, "Let the time be slewed, not stepped: chrony or systemd-timesyncd.")
 
 
-async def _takers(queue: Queue) -> list[Finding]:
-    """Whether someone can take each kind of ready work."""
-    from shiftwork.engine.lanes import ClaimFilter  # noqa: PLC0415  # no queue for `--help`
-
-    agents = await queue.agents.list()
-    active = {agent.id for agent in agents if agent.status == "active"}
-    claim_filter = [
-        ClaimFilter(
-            agent.id,
-            None if agent.types is None else frozenset(agent.types),
-            frozenset(agent.capabilities),
-            frozenset(agent.models_available),
-        )
-        for agent in agents
-    ]
-    found = []
-    for lane, ready in await _ready_lanes(queue):
-        able = [want.agent_id for want in claim_filter if want.may_take(lane)]
-        many = f"{ready} ready task{'s' if ready != 1 else ''} of type {lane.key.type}"
-        if not able:
-            what = f"{many}: no agent can take {'them' if ready != 1 else 'it'}{_needs(lane.key)}"
-            found.append(Finding("warning", "agents", what, "Start a worker that has what it takes."))
-        elif active.isdisjoint(able):
-            what = f"{many}: all able agents are draining, offline or failed"
-            found.append(Finding("warning", "agents", what, f"shiftwork agents activate {able[0]}"))
-    return found or [Finding("ok", "agents", "all ready work has agents that can take it")]
+async def _waiting(queue: AnyQueue) -> list[Finding]:
+    """What keeps ready work from running, and all that waits where nothing runs."""
+    waiting = await queue.control.blocked()
+    causes = [cause for cause in waiting.causes if waiting.is_idle or cause.kind in NEEDS_SOMEONE]
+    found = [Finding("warning", "waiting", blocked.sentence(cause), _hint(cause)) for cause in causes]
+    return found or [Finding("ok", "waiting", blocked.headline(waiting))]
 
 
-async def _ready_lanes(queue: Queue) -> list[tuple[Any, int]]:
-    lanes = queue.engine.lanes
-
-    async def load(tx: Any) -> list[tuple[Any, int]]:
-        rows = await tx.all("lanes_of_workspace", workspace=queue.workspace)
-        counted = []
-        for lane in await lanes.lanes(tx, [row["id"] for row in rows]):
-            count = await tx.one("ready_lane_count", lane=lane.id)
-            counted.append((lane, int(count["ready"])))
-        return [(lane, ready) for lane, ready in counted if ready]
-
-    return await queue.engine.store.read(load)
-
-
-def _needs(key: Any) -> str:
-    wanted = [f"capability {name}" for name in key.capabilities]
-    wanted += [f"to be agent {key.target_agent_id}"] if key.target_agent_id else []
-    return f" (it needs {', '.join(wanted)})" if wanted else ""
+def _hint(cause: Cause) -> str:
+    return f"{cause.lifts[:1].upper()}{cause.lifts[1:]}."
 
 
 async def _dependencies(queue: Queue) -> list[Finding]:
@@ -265,7 +264,7 @@ async def _missing(queue: Queue, roots: list[str]) -> list[Any]:
     return list(await queue.engine.store.read(lambda tx: tx.all("missing_dependencies", items=items)))
 
 
-async def _duties(queue: Queue) -> list[Finding]:
+async def _duties(queue: AnyQueue) -> list[Finding]:
     """Without maintenance no dead worker is noticed, and no retry comes back."""
     counts = (await queue.status()).counts
     waiting = sum(counts.get(state, 0) for state in [*CLAIMED_STATES, State.RETRYING])
@@ -319,12 +318,14 @@ async def _indexes(queue: Queue) -> list[Finding]:
 
     dialect: Dialect = "sqlite" if getattr(queue.engine.store, "dsn", None) is None else "postgres"
     rows = await queue.engine.store.read(lambda tx: tx.all("index_names"))
-    there = {row["name"] for row in rows}
-    missing = {name: text for name, text in migrate.indexes(dialect).items() if name not in there}
+    found = {row["name"] for row in rows}
+    missing = {name: text for name, text in migrate.indexes(dialect).items() if name not in found}
     if not missing:
         return [Finding("ok", "indexes", "all are there")]
     what = f"{len(missing)} of the schema are missing or broken: {', '.join(missing)}"
-    return [Finding("error", "indexes", what, "Make them again: " + "; ".join(missing.values()))]
+    schema = getattr(queue.engine.store, "schema", None)
+    there = "" if schema is None else f"set search_path = {schema}; "
+    return [Finding("error", "indexes", what, "Make them again: " + there + "; ".join(missing.values()))]
 
 
 async def _content(queue: Queue) -> list[Finding]:
@@ -375,7 +376,7 @@ async def _redis(url: str) -> Finding:
     return Finding("ok", "redis", f"Redis {version} at {without_secrets(url)}")
 
 
-async def _quotas(queue: Queue) -> list[Finding]:
+async def _quotas(queue: AnyQueue) -> list[Finding]:
     """Workspaces that soon cannot submit any more."""
     found = []
     for quota in await queue.quotas.list():
@@ -389,7 +390,7 @@ async def _quotas(queue: Queue) -> list[Finding]:
 CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "store": _engine,
     "clock": _clock,
-    "agents": _takers,
+    "waiting": _waiting,
     "dependencies": _dependencies,
     "duties": _duties,
     "indexes": _indexes,
@@ -398,3 +399,11 @@ CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "bridges": _bridges,
     "transactions": _transactions,
 }
+
+CHECKS_OF_SERVERS: dict[str, Callable[[AnyQueue], Awaitable[list[Finding]]]] = {
+    "clock": _clock,
+    "waiting": _waiting,
+    "duties": _duties,
+    "quotas": _quotas,
+}
+"""What a server tells; the rest is checked where its store is."""

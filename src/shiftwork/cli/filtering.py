@@ -73,8 +73,17 @@ async def change_all(
     if count.matched and not yes and not _is_confirmed(shell, _counted(count)):
         return ExitCode.FAILED
     done: BulkResult = await change(meant, progress=_Progress(count.matched), **more)
-    shell.answer(done, lambda: _show(done))
+    word = await _done_word(queue, action)
+    shell.answer(done, lambda: _show(done, word))
     return None
+
+
+async def _done_word(queue: AnyQueue, action: Action) -> str:
+    """What became of the tasks; a purge cancels or deletes."""
+    if action != "purge":
+        return _DONE[action]
+    mode = next(each.value for each in await queue.settings.list() if each.key == "purge.mode")
+    return f"purged ({'deleted' if mode == 'delete' else 'cancelled'}, as purge.mode says)"
 
 
 def _counted(count: BulkResult) -> str:
@@ -110,9 +119,9 @@ class _Progress:
             click.echo(f"\r{self._done:,} of {self._total:,}", nl=page.next is None, err=True)
 
 
-def _show(done: BulkResult) -> None:
+def _show(done: BulkResult, word: str) -> None:
     skipped = f", {done.skipped:,} skipped" if done.skipped else ""
-    click.echo(f"{done.changed:,} {_DONE[done.action]}{skipped}")
+    click.echo(f"{done.changed:,} {word}{skipped}")
     for outcome in done.refused:
         if outcome.error is not None:
             click.echo(printing.clean(f"skipped: {outcome.error.what}"), err=True)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from shiftwork.agents.model import Agent
     from shiftwork.model.history import Event
     from shiftwork.model.task import Task
-    from shiftwork.observe.model import Alert, Status
+    from shiftwork.observe.model import Alert, Status, WaitingWork
 
 
 class LiveStatus(msgspec.Struct, frozen=True):
@@ -22,3 +22,4 @@ class LiveStatus(msgspec.Struct, frozen=True):
     agents: list[Agent]
     alerts: list[Alert]
     events: list[Event]
+    blocked: WaitingWork

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from shiftwork.cli import printing
+from shiftwork.cli import blocked, printing
 from shiftwork.cli.filtering import conditions, where
 from shiftwork.cli.shell import Answer, Command, Shell, together, with_queue
 from shiftwork.model.states import State
@@ -55,7 +55,7 @@ async def _list(shell: Shell, queue: AnyQueue, given: dict[str, Any], *, newest:
     now = queue.now()
 
     def text() -> None:
-        columns = ["task", "status", "type", "prio", "attempts", "agent", "age", "title"]
+        columns = ["task", "status", "type", "prio", "failed", "agent", "age", "title"]
         printing.table(columns, [_row(task, now) for task in page.tasks], "no tasks match" if filters else "no tasks")
         if page.next:
             click.echo(f"More: --after {page.next}", err=True)
@@ -109,7 +109,7 @@ def _facts(task: Task, now: float) -> None:
             ("type", task.type),
             ("status", task.status + (f" ({reason})" if (reason := task.cancel_reason or task.hold) else "")),
             ("priority", f"{task.priority:g}, now {task.effective_priority:.1f} ({task.priority_tier})"),
-            ("attempts", f"{task.attempts} of {task.max_attempts}"),
+            ("failed attempts", f"{task.attempts} of at most {task.max_attempts}"),
             ("agent", task.claim.agent_id),
             ("only for agent", task.target_agent_id),
             ("token", task.claim.assignment_id),
@@ -242,10 +242,14 @@ async def history(shell: Shell, queue: AnyQueue, *, task: str, limit: int) -> An
 
 
 @click.command(cls=Command)
-@click.argument("task")
+@click.argument("task", required=False)
 @with_queue()
-async def explain(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
-    """Say why a task is not running, and what would change that."""
+async def explain(shell: Shell, queue: AnyQueue, *, task: str | None) -> Answer:
+    """Say why a task is not running, and what would change that; without TASK, why all that waits does."""
+    if task is None:
+        waiting = await queue.control.blocked()
+        shell.answer(waiting, lambda: blocked.report(waiting))
+        return None
     found = await queue.explain(task)
     shell.answer(found, lambda: _explanation(found))
     return None

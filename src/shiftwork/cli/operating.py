@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from shiftwork.cli import changing, printing
+from shiftwork.cli import blocked, changing, printing
 from shiftwork.cli.shell import Answer, Command, Shell, current, refuse, with_queue
 from shiftwork.model.bounds import MAX_PAGE
 from shiftwork.model.states import STORED
@@ -24,9 +24,18 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @with_queue()
 async def status(shell: Shell, queue: AnyQueue) -> Answer:
-    """Show how the queue stands. Tasks by state and type, agents, pace, waits, failures, what is paused."""
+    """Show how the queue stands. Tasks by state and type, agents, pace, why work waits, failures, what is paused."""
     found = await queue.status()
-    shell.answer(found, lambda: _status(found))
+    waiting = await queue.control.blocked()
+
+    def text() -> None:
+        _status(found)
+        if waiting.causes:
+            printing.section(f"Why work waits ({blocked.headline(waiting)})", lambda: blocked.table(waiting))
+        if found.recent_failures:
+            printing.section("Failed lately", lambda: _failures(found.recent_failures))
+
+    shell.answer({**msgspec.structs.asdict(found), "blocked": waiting}, text)
     return None
 
 
@@ -52,8 +61,6 @@ def _status(found: Status) -> None:
             ("as of", printing.when(found.calculated_at)),
         ]
     )
-    if found.recent_failures:
-        printing.section("Failed lately", lambda: _failures(found.recent_failures))
 
 
 def _scheduled(found: Status) -> str | None:

@@ -39,6 +39,9 @@ _STYLES = {
     "warning": "yellow",
     "error": "bold red",
 }
+MAX_NAME_WIDTH = 40
+"""Ids and other names of up to this length are not broken over two lines."""
+
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"))
 
 
@@ -151,7 +154,8 @@ def _terminal_table(columns: Sequence[str], cells: list[list[str]]) -> None:
 
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(columns):
-        drawn.add_column(Text(name), no_wrap=place == 0, overflow="fold", min_width=len(name))
+        is_name = place == 0 or all(" " not in row[place] and len(row[place]) <= MAX_NAME_WIDTH for row in cells)
+        drawn.add_column(Text(name), no_wrap=is_name, overflow="fold", min_width=len(name))
     for row in cells:
         drawn.add_row(*(Text(cell, style=style(cell)) for cell in row))
     Console(highlight=False).print(drawn)

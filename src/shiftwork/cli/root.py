@@ -39,6 +39,7 @@ from shiftwork.cli.spending import budgets, costs
 from shiftwork.cli.steps import step, steps
 from shiftwork.cli.streams import bridge
 from shiftwork.cli.submitting import submit
+from shiftwork.cli.task_logs import logs
 from shiftwork.cli.tokens import tokens
 from shiftwork.cli.triggers import triggers
 from shiftwork.cli.types import types
@@ -56,7 +57,7 @@ def main() -> None:
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Tasks": [
-        *[submit, result, list_, search, show_task, explain, history, steps],
+        *[submit, result, list_, search, show_task, logs, explain, history, steps],
         *[cancel, retry, rerun, update, priority, dlq, dags],
     ],
     "Work": [

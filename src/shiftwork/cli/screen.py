@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shiftwork.cli import printing
+from shiftwork.cli import blocked, printing
 from shiftwork.cli.live_status import LiveStatus
 from shiftwork.model.text import one_line
 from shiftwork.observe.model import Status
@@ -19,12 +19,13 @@ ORDER = (
     *("running", "claimed", "ready", "pending", "retrying", "waiting_approval"),
     *("completed", "dead_lettered", "failed"),
 )
+CAUSES = 4
 _BARS = {"critical": "red", "high": "yellow", "normal": "blue", "low": "cyan", "background": "dim"}
 
 
 def screen(workspace: str, look: LiveStatus, height: int) -> RenderableType:
-    rows = max(3, (height - 14) // 3)
-    head = [_title(workspace, look), _counts(look.status), _tiers(look.status), *_warnings(look)]
+    rows = max(3, (height - 14 - min(CAUSES + 2, len(look.blocked.causes) + 1)) // 3)
+    head = [_title(workspace, look), _counts(look.status), _tiers(look.status), *_warnings(look), *_causes(look)]
     return Group(*head, _running(look, rows), _agents(look, rows), _events(look, rows))
 
 
@@ -62,6 +63,16 @@ def _warnings(look: LiveStatus) -> list[RenderableType]:
     notices += [f"{asked} wait for a person (shiftwork approvals)"] if asked else []
     notices += [f"{dead} dead letters (shiftwork dlq)"] if dead else []
     return [Text(" · ".join(notices), "yellow")] if notices else []
+
+
+def _causes(look: LiveStatus) -> list[RenderableType]:
+    """Why work waits: first of all when nothing runs."""
+    found = look.blocked
+    shown = [Text(one_line(f"  {blocked.sentence(cause)}"), "yellow") for cause in found.causes[:CAUSES]]
+    if len(found.causes) > CAUSES:
+        shown.append(Text(f"  and {len(found.causes) - CAUSES} more causes (shiftwork explain)", "dim"))
+    title = Text("Nothing runs, and work waits", "bold yellow") if found.is_idle else Text("Why work waits", "dim")
+    return [title, *shown] if shown else []
 
 
 def _table(title: str, *columns: str) -> Table:

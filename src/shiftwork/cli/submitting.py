@@ -119,16 +119,19 @@ async def submit(
     new = {"type": kind, **_fields(fields, queue.now())} if given is None else given
     if isinstance(new, list):
         made = await queue.submit_many(new, wait_for_room=wait_for_room)
+        _warn(made)
         if wait is not None:
             return await wait_for_tasks(shell, queue, made, wait, after)
         shell.answer(made, lambda: _list(made))
     elif "tasks" in new:
         dag = await queue.submit_dag(new, wait_for_room=wait_for_room)
+        _warn(dag)
         if wait is not None and dag.dag_id is not None:
             return await wait_for_dag(shell, queue, dag.dag_id, wait, after)
         shell.answer({"dag_id": dag.dag_id, "tasks": dag}, lambda: _list(dag, dag.dag_id))
     else:
         task = await queue.submit(new, wait_for_room=wait_for_room)
+        _warn([task])
         if wait is not None:
             click.echo(_line(task), err=True)
             return await wait_for_task(shell, queue, task.id, wait, after)
@@ -141,6 +144,14 @@ def _fields(options: dict[str, Any], now: float) -> dict[str, Any]:
     fields = values.given_fields(options, now)
     prompt = fields.pop("prompt", None)
     return fields if prompt is None else {**fields, "payload": {**fields.get("payload", {}), "prompt": prompt}}
+
+
+def _warn(made: Sequence[Submitted]) -> None:
+    """A misspelt dependency would be waited for in silence."""
+    for each in made:
+        for name in each.missing_dependencies:
+            what = f"warning: there is no task {name!r} yet; {each.id} waits until it is submitted and done."
+            click.echo(printing.clean(what), err=True)
 
 
 def _line(made: Submitted) -> str:

@@ -68,6 +68,7 @@ async def _looks(queue: AnyQueue) -> AsyncIterator[LiveStatus]:
             await queue.agents.list(),
             await queue.alerts.list(open_only=True, limit=1000),
             list(seen_events),
+            await queue.control.blocked(),
         )
 
 

@@ -62,11 +62,11 @@ def _told_by_lock(run: Callable[..., Answer]) -> Callable[..., Answer]:
 @click.option("--wait", type=values.NUMBER, default=0, metavar="SEC", help="How long to wait for work; at most 25.")
 @click.option("--start", is_flag=True, help="Start the task immediately.")
 @click.option("--fifo", is_flag=True, help="The oldest first, whatever its priority.")
-@click.option("--token", is_flag=True, help="Print claim tokens instead of ids.")
+@click.option("--print-token", is_flag=True, help="Print claim tokens instead of ids.")
 @_told_by_lock
 @with_queue()
 async def claim(
-    shell: Shell, queue: AnyQueue, *, agent: str | None, types: tuple[str, ...], token: bool, **options: Any
+    shell: Shell, queue: AnyQueue, *, agent: str | None, types: tuple[str, ...], print_token: bool, **options: Any
 ) -> Answer:
     """Take work and print its id. Without work nothing is printed."""
     name = _agent(shell, agent)
@@ -74,7 +74,7 @@ async def claim(
 
     def text() -> None:
         for assignment in answer.assignments:
-            click.echo(assignment.token if token else assignment.id)
+            click.echo(assignment.token if print_token else assignment.id)
         if not answer.assignments and (why := _in_the_way(answer, name)):
             click.echo(printing.clean(why), err=True)
 

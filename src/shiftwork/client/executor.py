@@ -17,7 +17,7 @@ from shiftwork.engine.api import MAX_RESULT_WAIT_SEC
 from shiftwork.engine.claims_api import ClaimBatch, Claims
 from shiftwork.model import check, ids
 from shiftwork.model.bounds import HEADER_TEXT, MAX_BODY_BYTES
-from shiftwork.model.errors import InputError, ShiftworkError
+from shiftwork.model.errors import ConnectionUnusable, InputError, ShiftworkError
 from shiftwork.model.outcome import Token, task_of, token_text
 from shiftwork.operation.declare import Operation, operation_of
 from shiftwork.operation.parameters import MAX_BATCH, TASK, TOKEN
@@ -91,6 +91,15 @@ class HttpExecutor:
             tokens = [ids.token(task.id, task.fence) for task in made]
             if tokens:
                 await self.execute(_RELEASE, {"tokens": tokens, "reason": "the caller disconnected"})
+
+    def joining(self, connection: object) -> HttpExecutor:
+        kind = type(connection).__qualname__
+        raise ConnectionUnusable(
+            f"a server cannot take part in the transaction of a {kind} here",
+            where="connection",
+            hint="Open the queue on its database: Queue.open('postgresql://…').",
+            joinable=False,
+        )
 
     def upload(self, upload: Upload) -> Coroutine[Any, Any, Artifact]:
         from shiftwork.client.uploads import send  # noqa: PLC0415  # most programs send no files

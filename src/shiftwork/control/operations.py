@@ -157,6 +157,7 @@ async def _delete(work: UnitOfWork, rows: list[TaskRow]) -> None:
     await erase(work.tx, [row.id for row in gone])
     await work.tx.run("delete_names", items=[(row.id,) for row in gone])
     await work.tx.run("delete_aliases", items=[(row.id,) for row in gone])
+    await work.tx.run("delete_messages", items=[(row.id,) for row in gone])
     await work.tx.run("delete_effects", items=[(row.id,) for row in gone])
     await artifacts.forget(work.tx, [row.id for row in gone])
     tombstones = [(row.id, row.workspace, work.now, work.caller.actor, "purged") for row in gone]
@@ -171,6 +172,7 @@ async def erase(tx: Tx, task_ids: list[str]) -> None:
             "attempts",
             "outputs",
             "missing_reports",
+            "log_sizes",
             "dead_letters",
             "progress",
             "steps",

@@ -128,44 +128,58 @@ class Everyday(Namespace, name="", group="Tasks"):
         task: NewTask | Mapping[str, Any] | None = None,
         *,
         wait_for_room: Duration = 0,
+        connection: object | None = None,
         **fields: Unpack[TaskFields],
     ) -> TaskHandle[Any]:
         """Submit one task, given as a `NewTask`, a mapping, or keyword arguments; `await handle.result()` waits for it.
 
-        While the queue is full, it is tried again for `wait_for_room` seconds.
+        While the queue is full, it is tried again for `wait_for_room` seconds. With `connection`, the task becomes part
+        of the transaction that is open there: of asyncpg, psycopg 3 or SQLAlchemy to a queue's PostgreSQL database, or
+        of apsw to its SQLite file.
         """
         if task is not None and fields:
             raise TypeError("give the task or its fields, not both")
         new = check.read(fields if task is None else task, NewTask, "task")
-        return TaskHandle.of(self, await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room))
+        return TaskHandle.of(self, await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room, connection))
 
     async def submit_many(
-        self, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait_for_room: Duration = 0
+        self,
+        tasks: Sequence[NewTask | Mapping[str, Any]],
+        *,
+        wait_for_room: Duration = 0,
+        connection: object | None = None,
     ) -> list[TaskHandle[Any]]:
         """Submit a batch, all or nothing. Tasks may depend on each other by their local `key`.
 
-        While the queue is full, it is tried again for `wait_for_room` seconds.
+        While the queue is full, it is tried again for `wait_for_room` seconds. With `connection`, in the transaction
+        that is open there.
         """
         if not tasks:
             return []
         new = [check.read(task, NewTask, f"tasks[{place}]") for place, task in enumerate(tasks)]
-        made: list[Submitted] = await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room)
+        made: list[Submitted] = await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room, connection)
         return [TaskHandle.of(self, each) for each in made]
 
-    async def submit_dag(self, dag: NewDag | Mapping[str, Any], *, wait_for_room: Duration = 0) -> DagHandle:
+    async def submit_dag(
+        self, dag: NewDag | Mapping[str, Any], *, wait_for_room: Duration = 0, connection: object | None = None
+    ) -> DagHandle:
         """Submit tasks and edges as one DAG, all or nothing. Returns a list of handles that knows the DAG.
 
-        While the queue is full, it is tried again for `wait_for_room` seconds.
+        While the queue is full, it is tried again for `wait_for_room` seconds. With `connection`, in the transaction
+        that is open there.
         """
         new = check.read(dag, NewDag, "dag")
-        made: list[Submitted] = await self._when_there_is_room(_SUBMIT_DAG, {"dag": new}, wait_for_room)
+        made: list[Submitted] = await self._when_there_is_room(_SUBMIT_DAG, {"dag": new}, wait_for_room, connection)
         wait_for = functools.partial(dag_result, self._executor)
         return DagHandle([TaskHandle.of(self, each) for each in made], wait_for)
 
-    def _when_there_is_room(self, operation: Operation, values: dict[str, Any], wait: Duration) -> Awaitable[Any]:
+    def _when_there_is_room(
+        self, operation: Operation, values: dict[str, Any], wait: Duration, connection: object | None
+    ) -> Awaitable[Any]:
+        executor = self._executor if connection is None else self._executor.joining(connection)
         if wait == 0:
-            return self._executor.perform(operation, values)
-        return _when_there_is_room(lambda: self._executor.perform(operation, values), seconds(wait))
+            return executor.perform(operation, values)
+        return _when_there_is_room(lambda: executor.perform(operation, values), seconds(wait))
 
     @operation("GET /api/tasks/{task_id}", "read", errors=(NotFound,))
     async def get(self, task_id: Name) -> Task:
@@ -299,8 +313,21 @@ class Tasks(Namespace, name="tasks"):
         """Change a task that no one holds; with `version`, only if it is still at the version that was read."""
 
     @operation("POST /api/tasks/{task_id}/rerun", "submit", status=201, errors=(NotFound, WrongState))
-    async def rerun(self, task_id: Name) -> Outcome:
-        """Do the same work again as a new task with a fresh session."""
+    async def rerun(
+        self,
+        task_id: Name,
+        *,
+        from_step: Name | None = None,
+        payload: Mapping[str, Any] | None = None,
+        model: Name | None = None,
+        downstream: bool = False,
+    ) -> Outcome:
+        """Do the work of an ended task again as a new task with a fresh session.
+
+        `from_step` keeps the finished steps before that one, with the effects, artifacts and answered waits recorded
+        by then, and repeats it and what follows. `payload` and `model` replace those of the task. With `downstream`
+        everything in its DAG that depends on it is done again, too; what it depends on keeps its results.
+        """
 
     @operation("POST /api/issues/{issue_id}/rerun", "submit", status=201, errors=(NotFound, WrongState))
     async def rerun_issue(self, issue_id: Name, task_id: Name | None = None) -> Outcome:

@@ -1,4 +1,4 @@
-"""Verbs that need no claim: cancel, rerun, update."""
+"""Verbs that need no claim: cancel, update."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from shiftwork.engine import dependencies, dependents, paths
 from shiftwork.engine.dependencies import Dependency, block_check_at, refuse_outer_cycle
 from shiftwork.engine.dependents import inherit_fate
 from shiftwork.engine.engine import Caller, Engine
-from shiftwork.engine.lineage import add_rerun_row, as_new, relane
+from shiftwork.engine.lineage import as_new, relane
 from shiftwork.engine.prepare import estimated_cost
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
-from shiftwork.engine.submit import inherit_open_fate
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.fairness.share_policy import TAG
 from shiftwork.model import ids, times
@@ -111,35 +110,6 @@ async def _lock_open(work: UnitOfWork, workspace: str, dag_id: str) -> list[Task
         if not more:
             return list(locked.values())
         locked |= {row.id: row for row in await work.lock(more)}
-
-
-async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str) -> Outcome:
-    """The same work once more as a new task with a fresh session; a pending automatic retry gives way to it."""
-    work = UnitOfWork(tx, engine, caller)
-    row = await work.lock_named(task_id)
-    newest = await _newest(work, row)
-    if newest.status in WAITING and newest.retry_of is not None:
-        dependents.cancel_row(work, newest, "superseded by a manual rerun")
-    elif newest.status not in FINAL | SETTLED:
-        shown = ids.show_task(newest.id)
-        raise WrongState(f"task {shown} is {newest.status}; it has not ended yet", task_id=shown, status=newest.status)
-    if newest.status in SETTLED:
-        await tx.run("review_letters", items=[(newest.id, newest.round, "rerun", True, False)])
-        await tx.run("resolve_alerts_of", items=[(newest.id,)], now=tx.now, actor=caller.actor)
-    await tx.run("delete_waits", items=[(row.root_id,)])  # it asks and waits anew
-    fresh = await add_rerun_row(work, newest, waiting=await count_waiting(work, row.root_id))
-    if fresh.waiting:
-        await work.save_rows()  # the lineage answers by its new row from here on
-        await inherit_open_fate(work, fresh)
-    await work.save()
-    return Outcome(ids.show_task(fresh.id), fresh.status)
-
-
-async def _newest(work: UnitOfWork, row: TaskRow) -> TaskRow:
-    root = work.rows[row.root_id]
-    if root.newest_id is None:
-        return root
-    return (await work.lock([root.newest_id]))[0]
 
 
 async def update(
@@ -273,7 +243,7 @@ async def _change_time(work: UnitOfWork, row: TaskRow, run_at: float | None) -> 
     open_ = [wait for wait in await work.tx.all("open_waits_of", items=[(row.root_id,)]) if not wait["name"]]
     if run_at is not None and run_at > work.now:
         await schedule.begin(work, row, run_at)
-    else:
+    elif open_:
         await schedule.end(work, row)
     return {"from": open_[0]["until"] if open_ else None, "to": run_at}
 

@@ -23,6 +23,8 @@ class Dependency(NamedTuple):
     missing: bool = False
     dag_id: str | None = None
     """Where it can still be joined."""
+    name: str = ""
+    """What it was asked for by, where it is missing."""
 
 
 async def resolve(
@@ -115,7 +117,8 @@ async def await_missing(tx: Tx, engine: Engine, workspace: str, names: Sequence[
     arrived = {name: by_name[stored[name]]["task_id"] for name in names if by_name[stored[name]]["known"]}
     found = await resolve(tx, workspace, arrived) if arrived else {}
     for name in names:
-        found.setdefault(name, Dependency(by_name[stored[name]]["task_id"], State.PENDING, missing=True))
+        awaited = Dependency(by_name[stored[name]]["task_id"], State.PENDING, missing=True, name=name)
+        found.setdefault(name, awaited)
     return found
 
 

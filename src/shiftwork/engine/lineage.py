@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.engine.prepare import lane_of
+from shiftwork.engine.prepare import Prepared, lane_of
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow, blank_row
 from shiftwork.engine.submit import PATH_PENDING, PATH_READY, write_rows
@@ -59,16 +59,18 @@ async def add_retry_row(work: UnitOfWork, row: TaskRow, delay: float, *, priorit
     return retry
 
 
-async def add_rerun_row(work: UnitOfWork, row: TaskRow, *, waiting: int) -> TaskRow:
-    """The same work once more as a new task with a fresh session."""
+async def add_rerun_row(work: UnitOfWork, row: TaskRow, *, waiting: int, changed: Prepared | None = None) -> TaskRow:
+    """The same work once more as a new task with a fresh session; `changed` is what it asks for this time."""
     rerun = await _copy(
         work, row, rerun_of=row.id, force_fresh_session=True, trigger_type="manual_rerun", waiting=waiting
     )
-    rerun.last_agent_id = rerun.last_runtime_id = rerun.expires_at = None
+    rerun.last_agent_id = rerun.last_runtime_id = rerun.expires_at = rerun.due_at = None
     path = PATH_READY
     if waiting:
         rerun.status, path = State.PENDING.value, PATH_PENDING
-    await _write_copy(work, row, rerun, "rerun", path)
+    if changed is not None:
+        rerun.lane = (await work.engine.lanes.intern_in(work.tx, [changed.lane]))[changed.lane]
+    await _write_copy(work, row, rerun, "rerun", path, None if changed is None else changed.body)
     return rerun
 
 
@@ -78,7 +80,17 @@ async def _copy(work: UnitOfWork, row: TaskRow, **changes: Any) -> TaskRow:
         **{
             **{
                 name: getattr(row, name)
-                for name in ("workspace", "type", "lane", "priority", "boost", "deadline", "expires_at", "path_weight")
+                for name in (
+                    "workspace",
+                    "type",
+                    "lane",
+                    "priority",
+                    "boost",
+                    "deadline",
+                    "expires_at",
+                    "due_at",
+                    "path_weight",
+                )
             },
             **{
                 name: getattr(row, name)
@@ -88,7 +100,10 @@ async def _copy(work: UnitOfWork, row: TaskRow, **changes: Any) -> TaskRow:
                 name: getattr(row, name)
                 for name in ("at_most_once", "own_settings", "tallied", "estimated_cost", "target_agent_id", "issue_id")
             },
-            **{name: getattr(row, name) for name in ("budget_id", "trigger_type", "last_agent_id", "last_runtime_id")},
+            **{
+                name: getattr(row, name)
+                for name in ("budget_id", "trigger_type", "last_agent_id", "last_runtime_id", "expires_at", "due_at")
+            },
             "id": work.engine.ids.make(work.now),
             "status": State.READY.value,
             "created_at": work.now if not settings.retry.keep_position or "rerun_of" in changes else row.created_at,
@@ -101,18 +116,22 @@ async def _copy(work: UnitOfWork, row: TaskRow, **changes: Any) -> TaskRow:
     return copy
 
 
-async def _write_copy(work: UnitOfWork, old: TaskRow, copy: TaskRow, verb: str, path: str) -> None:
-    body = await work.tx.one("read_bodies", items=[(old.id,)])
-    assert body is not None
+async def _write_copy(
+    work: UnitOfWork, old: TaskRow, copy: TaskRow, verb: str, path: str, changed: str | None = None
+) -> None:
+    stored = await work.tx.one("read_bodies", items=[(old.id,)])
+    assert stored is not None
+    body: str = stored["body"] if changed is None else changed
     tags = await work.tx.all("tags_of", items=[(old.id,)])
     event_data: dict[str, Any] = {"of": ids.show_task(old.id)}
     settings = await work.settings_of(old)
     if copy.status == State.READY and (
-        request := await guard.stop_copy(work, copy, settings, body["body"], [tag["tag"] for tag in tags])
+        request := await guard.stop_copy(work, copy, settings, body, [tag["tag"] for tag in tags])
     ):
         path, event_data = guard.PATH_STOPPED, {**event_data, **request.event_data}
-    text = body["body"] if copy.rerun_of is None else as_json(without_times(msgspec.json.decode(body["body"])))
-    await write_rows(work, [copy], [text])
+    if changed is None and copy.rerun_of is not None:
+        body = as_json(without_times(msgspec.json.decode(body)))
+    await write_rows(work, [copy], [body])
     await work.tx.insert("insert_tags", [(copy.workspace, tag["tag"], copy.id) for tag in tags])
     work.supersede(old, copy.id)
     work.attach(copy)

@@ -12,10 +12,12 @@ import msgspec
 
 from shiftwork import tracing
 from shiftwork.engine import change, event_log, read, results
+from shiftwork.engine import rerun as rerunning
 from shiftwork.engine import submit as submitting
 from shiftwork.engine.api import Batch, Everyday, Results, Submissions, Tasks
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.prepare import Plans, Prepared, prepare, traced
+from shiftwork.engine.rerun import Again
 from shiftwork.engine.submit import DagFields, ceiling, lanes_of
 from shiftwork.model import check, ids
 from shiftwork.model.errors import NotFound, TooLarge
@@ -48,6 +50,8 @@ async def submit(call: Call, task: NewTask | list[NewTask]) -> Submitted | list[
     if isinstance(task, list):
         return await submit_batch(call, task, DagFields())
     (prepared,) = await _prepare(call, [task])
+    if call.connection is not None:
+        return (await _submit_joining(call, [prepared], DagFields()))[0]
     await call.engine.lanes.intern(call.engine.store, {prepared.lane})
     if call.caller.idempotency is not None or task.key is not None or task.dependencies:
         return (await call.run(submitting.submit, call.workspace, [prepared]))[0]
@@ -77,8 +81,25 @@ async def submit_batch(call: Call, tasks: Sequence[NewTask], dag: DagFields) -> 
     batch = await _prepare(call, tasks)
     if not batch:
         return []
+    if call.connection is not None:
+        return await _submit_joining(call, batch, dag)
     await call.engine.lanes.intern(call.engine.store, lanes_of(batch))
     return await call.run(submitting.submit, call.workspace, batch, dag=dag)
+
+
+async def _submit_joining(call: Call, batch: Sequence[Prepared], dag: DagFields) -> list[Submitted]:
+    """In the caller's transaction. New lanes are made apart from it where the store has room for two writers."""
+    if call.engine.store.one_writer:
+        return await call.run(_submit_with_lanes, call.workspace, batch, dag)
+    await call.engine.lanes.intern(call.engine.store, lanes_of(batch))
+    return await call.run(submitting.submit, call.workspace, batch, dag=dag)
+
+
+async def _submit_with_lanes(
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, batch: Sequence[Prepared], dag: DagFields
+) -> list[Submitted]:
+    lanes = await engine.lanes.intern_in(tx, lanes_of(batch))
+    return await submitting.submit(tx, engine, caller, workspace, batch, lanes, dag)
 
 
 async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
@@ -205,8 +226,17 @@ async def update(
 
 
 @implements(Tasks.rerun)
-async def rerun(call: Call, task_id: str) -> Outcome:
-    return await call.run(change.rerun, await call.find(task_id))
+async def rerun(
+    call: Call,
+    task_id: str,
+    *,
+    from_step: str | None = None,
+    payload: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    downstream: bool = False,
+) -> Outcome:
+    again = Again(from_step, payload, model, downstream)
+    return await call.run(rerunning.rerun, await call.find(task_id), again)
 
 
 @implements(Tasks.rerun_issue)
@@ -215,13 +245,13 @@ async def rerun_issue(call: Call, issue_id: str, task_id: str | None = None) -> 
         row = await call.read(lambda tx: tx.one("newest_of_issue", workspace=call.workspace, issue=issue_id))
         if row is None:
             raise NotFound(f"issue {issue_id!r} has no task", where="issue_id")
-        return await call.run(change.rerun, row["id"])
+        return await call.run(rerunning.rerun, row["id"])
     (uuid,) = await call.find_many([task_id])
     known = [(uuid,)] if isinstance(uuid, str) else []
     named = await call.read(lambda tx: tx.one("read_tasks", items=known))
     if named is None or named["issue_id"] != issue_id:
         raise NotFound(f"issue {issue_id!r} has no task {task_id!r}", where="task_id")
-    return await call.run(change.rerun, uuid)
+    return await call.run(rerunning.rerun, uuid)
 
 
 @reading(Tasks.history)

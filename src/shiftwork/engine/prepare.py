@@ -96,7 +96,7 @@ def prepare(
 ) -> Prepared:
     """What is stored of a task; refused where it is not one, or its payload does not fit its type.
 
-    `check_payload` is off where the payload is a sample.
+    `check_payload` is off where the payload is a sample, or was accepted before.
     """
     if _says_when(new):
         new = _timed(new, now, where)

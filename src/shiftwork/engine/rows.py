@@ -86,6 +86,7 @@ class TaskRow(msgspec.Struct):
     created_at: float
     updated_at: float
     expires_at: float | None
+    due_at: float | None
     finished_at: float | None
 
     @property
@@ -96,11 +97,16 @@ class TaskRow(msgspec.Struct):
     def held(self) -> bool:
         return self.status in CLAIMED_STATES
 
+    @property
+    def aged_from(self) -> float:
+        """When its wait for an agent began at the earliest; the time before which it was not to start is none."""
+        return self.created_at if self.due_at is None else max(self.created_at, self.due_at)
+
     def rank_facts(self) -> RankFacts:
         return RankFacts(
             self.priority,
             self.boost,
-            self.created_at,
+            self.aged_from,
             self.ordered_at,
             self.deadline,
             self.path_weight,
@@ -169,6 +175,7 @@ _SAVED = [
     "cancel_reason",
     "updated_at",
     "expires_at",
+    "due_at",
     "finished_at",
     "own_settings",
     "validation",
@@ -208,7 +215,7 @@ INSERTED = (
     *("at_most_once", "own_settings", "tallied", "estimated_cost", "budget_id", "external_id", "idempotency_key"),
     *("target_agent_id", "issue_id"),
     *("trigger_type", "session_id", "work_dir", "force_fresh_session", "created_at", "updated_at"),
-    "expires_at",
+    *("expires_at", "due_at"),
 )
 """The columns of the statement `insert_tasks`; a new row has no other."""
 

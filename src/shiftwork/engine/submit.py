@@ -106,7 +106,9 @@ async def submit(
     await inherit_fate(work, edges)
     if own:
         await work.save()
-    answers = {item.place: _answer(work, item, row) for item, row in zip(items, rows, strict=True)}
+    answers = {
+        item.place: _answer(work, item, row, edges.get(item.id, ())) for item, row in zip(items, rows, strict=True)
+    }
     answers.update({each.item.place: each.answer(work) for each in twice})
     return [answers[place] for place in range(len(batch))]
 
@@ -115,10 +117,14 @@ def _size(items: Sequence[Item]) -> int:
     return sum(len(msgspec.json.encode(item.prepared.new)) for item in items)
 
 
-def _answer(work: UnitOfWork, item: Item, row: tuple[Any, ...]) -> Submitted:
+def _answer(work: UnitOfWork, item: Item, row: tuple[Any, ...], above: Sequence[Dependency]) -> Submitted:
     now = work.rows.get(item.id)
     status = now.status if now is not None else row[_STATUS]
-    return Submitted(ids.show_task(item.id), status, key=item.prepared.new.key, dag_id=ids.show_dag(row[_DAG]))
+    missing = [dependency.name for dependency in above if dependency.missing]
+    dag = ids.show_dag(row[_DAG])
+    return Submitted(
+        ids.show_task(item.id), status, key=item.prepared.new.key, dag_id=dag, missing_dependencies=missing
+    )
 
 
 def lanes_of(batch: Sequence[Prepared]) -> set[LaneKey]:
@@ -472,17 +478,18 @@ def _row(
     lane, place = spot
     waiting = sum(1 for p in above if p.status != State.COMPLETED) if above else 0
     check_at = block_check_at(plan.settings, above, now) if above else None
-    hold = None
+    hold = due_at = None
     if new.run_at is not None and epoch(new.run_at) > now:
-        waiting, hold = waiting + 1, SCHEDULED
+        waiting, hold, due_at = waiting + 1, SCHEDULED, new.run_at
     return (
-        id_, workspace, new.type, _PENDING if waiting else _READY, hold, lane, place.rank, now, place.rerank_at,
+        id_, workspace, new.type, _PENDING if waiting else _READY, hold, lane, place.rank, due_at or now,
+        place.rerank_at,
         float(new.priority), plan.boost, new.deadline, weight, dag_id, id_, origin.parent_id, None, None, waiting,
         check_at, 0, plan.max_attempts, None, None, None, plan.timeout_sec, plan.validation, plan.at_most_once,
         plan.has_own_settings, plan.tallied, plan.estimated_cost, budget_id, item.prepared.name, item.prepared.key,
         new.target_agent_id, new.issue_id, new.trigger_type,
         None if new.force_fresh_session else new.session_id, new.work_dir, new.force_fresh_session, now, now,
-        new.expires_at,
+        new.expires_at, due_at,
     )  # fmt: skip
 
 

@@ -74,7 +74,7 @@ async def rerank(tx: Tx, engine: Engine) -> Counts:
         work.touch(row)
         row.updated_at = updated_at  # no caller changed it; the wait for a better agent counts from here
         if since is not None and rank.starves(row.rank_facts(), settings[row.id], since, tx.now):
-            waited = round(tx.now - row.created_at)
+            waited = round(tx.now - row.aged_from)
             work.emit(row, "starved", data={"seconds": waited})
             work.alert(row.workspace, "starved", row.id, seconds=waited)
     await work.save()

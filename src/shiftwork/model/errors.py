@@ -68,6 +68,11 @@ class TooLarge(InputError):
     hint = "Send less: put large content into an artifact and pass its reference."
 
 
+class ConnectionUnusable(InputError):
+    code = "connection_unusable"
+    hint = "Pass a connection to the queue's own database that is in a transaction; nothing was submitted."
+
+
 class UnknownSetting(InputError):
     code = "unknown_setting"
     hint = "`settings` lists every key with its meaning."

@@ -201,6 +201,8 @@ class Submitted(msgspec.Struct, frozen=True):
     duplicate: bool = False
     key: str | None = None
     dag_id: str | None = None
+    missing_dependencies: list[str] = []
+    """Dependencies that do not exist yet: the task waits until they are submitted and done. Is a name misspelt?"""
 
 
 class Claim(msgspec.Struct, frozen=True):

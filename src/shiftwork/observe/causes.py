@@ -153,15 +153,25 @@ def _blocker(
             return Blocker(*shut[0])
     for level, _ in money.short(case.head):
         return _spent(level.row["kind"], now)
+    return _without_taker(case, [agent for agent, _ in able], now)
+
+
+def _without_taker(case: _Case, able: Sequence[Row], now: float) -> Blocker:
+    """Why no agent takes what is handed out."""
     if not able:
         needs = takers.needs(case.lane.key.type, case.needs.capabilities, case.lane.key.target_agent_id)
         return Blocker("no_agent", f"no registered agent can take them: they need {needs}", takers.REGISTER)
-    willing = takers.active([agent for agent, _ in able])
+    willing = takers.active(able)
+    if not willing:
+        return Blocker("agents_away", _AWAY, f"set one active: shiftwork agents activate {able[0]['id']}")
     for blocker in takers.blockers(willing, case.head["estimated_cost"]):
         return msgspec.structs.replace(blocker, what=blocker.what.replace(" take it ", " take them "))
     if all(agent["last_heartbeat"] < now - SILENT_SEC for agent in willing):
         return Blocker("agents_silent", "no agent that could take them was heard of lately", "start a worker")
     return Blocker("in_line", "agents with free slots can take them", "an agent claims them")
+
+
+_AWAY = "every agent that could take them is draining, offline or failed"
 
 
 def _spent(kind: str, now: float) -> Blocker:

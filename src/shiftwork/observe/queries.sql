@@ -43,7 +43,7 @@ select seq, at from events where seq >= :seq order by seq limit 1
 -- Completions and first claims among the newest events, which are at the end of their table. Both ends are given, so
 -- that PostgreSQL knows the stretch is short.
 select case when t.priority < 30 then 'high' when t.priority < 60 then 'medium' else 'low' end as level, e.verb,
-  count(*) as total, sum(case when e.at > :minute then 1 else 0 end) as last_minute, sum(e.at - t.created_at) as waited
+  count(*) as total, sum(case when e.at > :minute then 1 else 0 end) as last_minute, sum(e.at - coalesce(t.due_at, t.created_at)) as waited
 from events e join tasks t on t.id = e.task_id
 where e.seq >= :first and e.seq <= :last and e.workspace = :workspace and e.at > :since
   and (e.verb = 'completed' or (e.verb = 'claimed' and e.fence = 1))
@@ -267,7 +267,8 @@ where e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or
 
 -- name: meter_ends
 -- The attempts whose ends a stretch of the log tells.
-select e.workspace, e.verb, coalesce(t.type, r.type) as type, a.agent_id, a.claimed_at, a.started_at, a.ended_at, t.created_at
+select e.workspace, e.verb, coalesce(t.type, r.type) as type, a.agent_id, a.claimed_at, a.started_at, a.ended_at,
+  coalesce(t.due_at, t.created_at) as created_at
 from events e join attempts a on a.task_id = e.task_id and a.fence = e.fence
 left join tasks t on t.id = e.task_id left join archive r on r.id = e.task_id and t.id is null
 where e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace)

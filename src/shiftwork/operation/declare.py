@@ -168,6 +168,10 @@ class Executor(Protocol):
         """The same with values that were checked already, and with every default."""
         ...
 
+    def joining(self, connection: object) -> Executor:
+        """The same executor in the transaction that is open on a caller's connection."""
+        ...
+
     async def upload(self, upload: Upload) -> Artifact:
         """Keep content as an artifact."""
         ...

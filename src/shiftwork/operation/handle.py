@@ -46,7 +46,10 @@ class TaskHandle(Submitted, Generic[R], frozen=True, dict=True):
     @classmethod
     def of(cls, queue: TaskVerbs, submitted: Submitted, decode: Callable[[Any], R] | None = None) -> TaskHandle[R]:
         """Return the handle of a submitted task; `decode` turns the JSON of a result into an `R`."""
-        made: TaskHandle[R] = cls(submitted.id, submitted.status, submitted.duplicate, submitted.key, submitted.dag_id)
+        given = submitted
+        made: TaskHandle[R] = cls(
+            given.id, given.status, given.duplicate, given.key, given.dag_id, given.missing_dependencies
+        )
         made.__dict__.update(_queue=queue, _decode=decode)
         return made
 

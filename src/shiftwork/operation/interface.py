@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from shiftwork.engine.api import Batch, Everyday, Tasks
 from shiftwork.engine.claims_api import ClaimBatch, Claims, WorkerVerbs
+from shiftwork.task_logs.api import ClaimLogs, LogBatch, TaskLogs
 
 if TYPE_CHECKING:
     from shiftwork.access.api import Tokens
@@ -32,8 +33,16 @@ if TYPE_CHECKING:
 # Each namespace is imported when it is first used: most programs use few of them.
 
 
-class Batches(Batch, ClaimBatch):
+class Batches(Batch, ClaimBatch, LogBatch):
     """Operations on many tasks or claims at once; each has its own outcome."""
+
+
+class AllTasks(Tasks, TaskLogs):
+    """Tasks, besides what is done with them every day."""
+
+
+class AllClaims(Claims, ClaimLogs):
+    """Claims, and what is said under one."""
 
 
 class AnyQueue(Everyday, WorkerVerbs):
@@ -92,8 +101,8 @@ class AnyQueue(Everyday, WorkerVerbs):
         return Artifacts(self._executor)
 
     @cached_property
-    def claims(self) -> Claims:
-        return Claims(self._executor)
+    def claims(self) -> AllClaims:
+        return AllClaims(self._executor)
 
     @cached_property
     def agents(self) -> Agents:
@@ -186,8 +195,8 @@ class AnyQueue(Everyday, WorkerVerbs):
         return Triggers(self._executor)
 
     @cached_property
-    def tasks(self) -> Tasks:
-        return Tasks(self._executor)
+    def tasks(self) -> AllTasks:
+        return AllTasks(self._executor)
 
     @cached_property
     def sinks(self) -> Sinks:

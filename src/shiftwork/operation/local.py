@@ -69,11 +69,16 @@ class Call:
 
     max_wait_sec = math.inf
 
-    def __init__(self, shared: Shared, workspace: str, caller: Caller) -> None:
+    def __init__(self, shared: Shared, workspace: str, caller: Caller, connection: object | None = None) -> None:
         self.shared = shared
         self.engine = shared.engine
         self.workspace = workspace
         self.caller = caller._replace(workspace=workspace)
+        self.connection = connection
+        """Of the caller, whose transaction the operation becomes part of."""
+
+    def joining(self, connection: object) -> Call:
+        return Call(self.shared, self.workspace, self.caller, connection)
 
     async def run(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
         """One verb with this handle's engine and caller, in one transaction. A repeat is answered as the first was."""
@@ -82,9 +87,25 @@ class Call:
         if request is not None:
             kind, step = get_type_hints(verb)["return"], request.next_step()
             call = functools.partial(idempotency.run_idempotently, self.workspace, request, step, kind, call)
+        if self.connection is not None:
+            return await self._run_joined(call)
         answer = await self.engine.store.run(call)
         self.engine.settings_cache.mark_recorded(self.workspace)
         return answer
+
+    async def _run_joined(self, call: Verb[T]) -> T:
+        """In the caller's transaction, of whose end we do not hear: what it may roll back is not remembered."""
+        store, settings = self.engine.store, self.engine.settings_cache
+        if settings.has(self.workspace):
+            return await store.run_on(self.connection, call)
+        if not store.one_writer:  # apart from it, so that others in a new workspace need not wait for its end
+            await store.run(lambda tx: settings.add(tx, self.workspace))
+            settings.mark_recorded(self.workspace)
+            return await store.run_on(self.connection, call)
+        try:
+            return await store.run_on(self.connection, call)
+        finally:
+            settings.forget_recorded(self.workspace)
 
     async def run_each_time(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
         """The same for a verb whose answer is not kept, whatever key its request has."""

@@ -38,6 +38,12 @@ async def read_mark(tx: Tx) -> int:
     return int(row["read_to"]) if row else 0
 
 
+async def changed_tasks(tx: Tx, after: int, last: int, workspace: str | None = None) -> list[str]:
+    """Tasks whose words may have changed, as the log says, each once."""
+    rows = await tx.all("changed_tasks", after=after, last=last, workspace=workspace)
+    return list(dict.fromkeys(row["id"] for row in rows))
+
+
 async def read_texts(tx: Tx, task_ids: Sequence[str]) -> Sequence[Row]:
     """What these tasks are found by, as they stand now; those that are gone are left out."""
     return await tx.all("search_texts", items=[(each,) for each in task_ids]) if task_ids else ()
@@ -53,13 +59,13 @@ async def find(tx: Tx, workspace: str, terms: Terms) -> Found:
     """The parameters that a statement needs to list what matches: the index, and what has changed since."""
     mark, newest = await read_mark(tx), await event_log.last(tx)
     after = max(mark, newest - FRESH)
-    changed = await tx.all("changed_tasks", after=after, last=newest, workspace=workspace) if newest > after else ()
-    texts = await read_texts(tx, [row["id"] for row in changed])
+    changed = await changed_tasks(tx, after, newest, workspace) if newest > after else []
+    texts = await read_texts(tx, changed)
     fresh = [found.id for found in map(entry, texts) if terms.match(found.words)]
     parameters = {
         "tsquery": terms.tsquery,
         "fts5": terms.fts5,
-        "changed": [(row["id"],) for row in changed],
+        "changed": [(each,) for each in changed],
         "matching": [(each,) for each in fresh],
     }
     return Found(parameters, after - mark)

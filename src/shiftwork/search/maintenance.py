@@ -50,5 +50,4 @@ async def _fill_page(engine: Engine) -> int | None:
 
 async def changed_texts(tx: Tx, after: int, last: int) -> Sequence[Row]:
     """What the tasks are found by that this part of the log is about."""
-    changed = await tx.all("changed_tasks", after=after, last=last, workspace=None)
-    return await index.read_texts(tx, [row["id"] for row in changed])
+    return await index.read_texts(tx, await index.changed_tasks(tx, after, last))

@@ -14,7 +14,7 @@ update search_marks set read_to = :read_to where name = 'tasks'
 
 -- name: changed_tasks
 -- Tasks of which the log says, from one number to another, that their words may have changed; of one workspace or of all.
-select distinct e.task_id as id from events e
+select e.task_id as id from events e
 where e.seq > :after and e.seq <= :last and e.task_id is not null
   and (cast(:workspace as text) is null or e.workspace = :workspace)
   and e.verb not in ('claimed', 'started', 'heartbeat', 'progress', 'message', 'session', 'usage', 'step', 'effect',
@@ -68,9 +68,9 @@ delete from search_entries where task_id in (select items.id from {items})
 -- name: short_ids
 -- Tasks whose written id ends so; one more than may be listed.
 select e.task_id as id from search_entries e where e.workspace = :workspace and e.tail >= :low and e.tail < :high
-order by e.task_id limit :count
+order by e.tail limit :count
 
 -- name: newest_ids
 -- Tasks that the log named behind a number, which may not have an entry yet.
-select distinct e.task_id as id from events e
+select e.task_id as id from events e
 where e.seq > :after and e.workspace = :workspace and e.task_id is not null

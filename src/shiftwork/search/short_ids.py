@@ -45,6 +45,6 @@ async def _fresh(tx: Tx, workspace: str, tail: str) -> set[str]:
     if newest <= after:
         return set()
     rows = await tx.all("newest_ids", after=after, workspace=workspace)
-    named = [row["id"] for row in rows if ids.tail(row["id"]).startswith(tail)]
+    named = [each for each in {row["id"] for row in rows} if ids.tail(each).startswith(tail)]
     known = await tx.all("read_tasks", items=[(each,) for each in named]) if named else ()
     return {row["id"] for row in known}

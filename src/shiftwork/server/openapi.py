@@ -15,6 +15,7 @@ from shiftwork.compat.views.view import View
 from shiftwork.engine.assignment import AssignmentRecord
 from shiftwork.model.bounds import HEADER_TEXT
 from shiftwork.model.errors import (
+    AmbiguousId,
     BadText,
     Forbidden,
     IdempotencyKeyReused,
@@ -301,7 +302,9 @@ def _common(door: Door) -> set[type[ShiftworkError]]:
     """The errors that all operations of its kind can answer with."""
     if door.scope is None:
         return _UNREADABLE | (_UNTAKEN if door.changes else set())
-    found = _UNREADABLE | _STORE | {Unauthorized, Forbidden, NotFound}  # the workspace of another token does not exist
+    found = (
+        _UNREADABLE | _STORE | {Unauthorized, Forbidden, NotFound, AmbiguousId}
+    )  # the workspace of another token does not exist
     return found | _UNTAKEN | {IdempotencyKeyReused, StoreFull, StoreReadOnly} if door.changes else found
 
 

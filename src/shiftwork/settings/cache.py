@@ -134,6 +134,10 @@ class SettingsCache:
         """Whether it is known that the workspace is recorded."""
         return workspace in self._recorded
 
+    def forget_recorded(self, workspace: str) -> None:
+        """A transaction that recorded the workspace may be rolled back."""
+        self._recorded.discard(workspace)
+
     def mark_recorded(self, workspace: str) -> None:
         """A transaction that recorded the workspace is committed."""
         self._recorded.add(workspace)

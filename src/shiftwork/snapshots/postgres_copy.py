@@ -15,41 +15,48 @@ from shiftwork.store import migrate
 from shiftwork.store.catalogue import SHARED_TABLES, Table, tables
 from shiftwork.store.postgres_errors import translate
 from shiftwork.store.postgres_growth import tell_planner
-from shiftwork.store.postgres_opening import split_url
+from shiftwork.store.postgres_opening import default_schema, done, split_url
+from shiftwork.store.postgres_schema import qualify, quoted
 
 _PATIENT = "set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
+
+_RESTORED = "insert into duties (name, due_at, last_run_at, counts, runs) values ('restore', $1, $1, $2, 1)"
 
 
 @asynccontextmanager
 async def reading(url: str) -> AsyncIterator[PostgresEnd]:
     """The queue as it is at this moment."""
-    async with _connected(url) as connection:
+    async with _connected(url) as (connection, schema):
         with _translated():
-            end = await _begin_reading(connection)
+            end = await _begin_reading(connection, schema)
         yield end
 
 
 @asynccontextmanager
 async def writing(url: str) -> AsyncIterator[PostgresEnd]:
     """An empty queue; what is written is there when the block ends without an error, and else nothing of it."""
-    async with _connected(url) as connection:
+    async with _connected(url) as (connection, schema):
         with _translated():
-            end = await _begin_writing(connection)
+            end = await _begin_writing(connection, schema)
         yield end
         with _translated():
-            await tell_planner(connection, {table.name: 0 for table in tables()})
+            await tell_planner(connection, {table.name: 0 for table in tables()}, schema)
             await connection.execute("commit")
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[Any]:
+async def _connected(url: str) -> AsyncIterator[tuple[Any, str]]:
+    """A connection to the database, and the schema of the queue there."""
+    dsn, options = split_url(url)
     with _translated():
         # No statement is kept on the server: a pooler may hand the connection on.
         # Under another name, as no one may end it while its other end is slow.
         name = {"application_name": "shiftwork copy"}
-        connection = await asyncpg.connect(split_url(url)[0], timeout=10, statement_cache_size=0, server_settings=name)
+        connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0, server_settings=name)
     try:
-        yield connection
+        with _translated():
+            schema = options.get("schema") or await default_schema(connection)
+        yield connection, schema
     finally:
         connection.terminate()  # ends a transaction that was not committed, whatever state it is in
 
@@ -62,53 +69,59 @@ def _translated() -> Iterator[None]:
         raise translate(error) from error
 
 
-async def _begin_reading(connection: Any) -> PostgresEnd:
+async def _begin_reading(connection: Any, schema: str) -> PostgresEnd:
     await connection.execute(f"begin isolation level repeatable read read only; {_PATIENT}")
-    found = await connection.fetch("select number, name, checksum from migrations order by number")
-    schema = tuple((row["number"], row["name"], row["checksum"]) for row in found)
-    migrate.refuse_unmigrated(migrate.missing("postgres", schema))
-    return PostgresEnd(connection, schema, await _numbers(connection))
+    had = tuple(await done(connection, schema))
+    migrate.refuse_unmigrated(migrate.missing("postgres", had))
+    return PostgresEnd(connection, schema, had, await _numbers(connection, schema))
 
 
-async def _begin_writing(connection: Any) -> PostgresEnd:
+async def _begin_writing(connection: Any, schema: str) -> PostgresEnd:
     await connection.execute(f"begin; {_PATIENT}")
-    names = ", ".join(table.name for table in tables())
+    names = ", ".join(_place(schema, table) for table in tables())
     await connection.execute(f"lock table {names} in share row exclusive mode")
     for table in tables():
+        place = _place(schema, table)
         if table.name in SHARED_TABLES:
-            await connection.execute(f"delete from {table.name}")  # noqa: S608  # a name of our own
-        elif await connection.fetchval(f"select exists (select 1 from {table.name})"):  # noqa: S608  # likewise
+            await connection.execute(f"delete from {place}")  # noqa: S608  # a name of our own
+        elif await connection.fetchval(f"select exists (select 1 from {place})"):  # noqa: S608  # likewise
             raise StoreNotEmpty(f"the queue is not empty: it has rows in {table.name}", where=table.name)
-    return PostgresEnd(connection, (), {})
+    return PostgresEnd(connection, schema, (), {})
 
 
-async def _numbers(connection: Any) -> dict[str, int]:
+def _place(schema: str, table: Table) -> str:
+    return f"{quoted(schema)}.{table.name}"
+
+
+async def _numbers(connection: Any, schema: str) -> dict[str, int]:
     """A sequence stands outside of transactions: it may be ahead of the rows, never behind."""
     found = {}
     for table in tables():
         if table.number is not None:
-            sequence = await _sequence(connection, table)
+            sequence = await _sequence(connection, schema, table)
             text = f"select case when is_called then last_value else last_value - 1 end from {sequence}"  # noqa: S608  # the database's own name
             found[table.name] = await connection.fetchval(text)
     return found
 
 
-async def _sequence(connection: Any, table: Table) -> str:
-    return str(await connection.fetchval("select pg_get_serial_sequence($1, $2)", table.name, table.number))
+async def _sequence(connection: Any, schema: str, table: Table) -> str:
+    text = "select pg_get_serial_sequence($1, $2)"
+    return str(await connection.fetchval(text, _place(schema, table), table.number))
 
 
 class PostgresEnd:
     """A transaction that is open on the whole queue."""
 
-    def __init__(self, connection: Any, schema: Schema, numbers: dict[str, int]) -> None:
+    def __init__(self, connection: Any, home: str, schema: Schema, numbers: dict[str, int]) -> None:
         self.schema = schema
         self.numbers = numbers
         self._connection = connection
+        self._home = home
 
     async def batches(self) -> AsyncIterator[Batch]:
         for table in tables():
             names = ", ".join(f"{c.name}::text" if c.type == "uuid" else c.name for c in table.columns)
-            text = f"declare whole no scroll cursor for select {names} from {table.name}"  # noqa: S608  # names of our own
+            text = f"declare whole no scroll cursor for select {names} from {_place(self._home, table)}"  # noqa: S608  # names of our own
             with _translated():
                 await self._connection.execute(text)
                 pace = BatchSize()
@@ -121,17 +134,19 @@ class PostgresEnd:
     async def write(self, batch: Batch) -> None:
         table = batch.table
         with _translated():
-            await self._connection.copy_records_to_table(table.name, records=batch.rows, columns=table.names)
+            await self._connection.copy_records_to_table(
+                table.name, records=batch.rows, columns=table.names, schema_name=self._home
+            )
 
     async def finish(self, numbers: dict[str, int], counts: dict[str, int], now: float) -> None:
         with _translated():
             for table in tables():
                 if table.number is not None and numbers.get(table.name):
-                    sequence = await _sequence(self._connection, table)
+                    sequence = await _sequence(self._connection, self._home, table)
                     await self._connection.execute("select setval($1::regclass, $2)", sequence, numbers[table.name])
-            await self._connection.execute("delete from duties")
+            await self._connection.execute(qualify("delete from duties", self._home))
             await self._connection.execute(
-                "insert into duties (name, due_at, last_run_at, counts, runs) values ('restore', $1, $1, $2, 1)",
+                qualify(_RESTORED, self._home),
                 now,
                 msgspec.json.encode(counts).decode(),
             )

@@ -59,6 +59,13 @@ async def begin(tx: Tx, engine: Engine, caller: Caller, token: Token, name: str 
 _NOTHING: dict[str, Any] = {"done_at": None, "result": None, "resolved_by": None}
 
 
+async def own_key(tx: Tx, task_id: str, name: str) -> str:
+    """The key of an effect with this name; see `_own_key`."""
+    row = await tx.one("read_tasks", items=[(task_id,)])
+    assert row is not None
+    return await _own_key(tx, row, name)
+
+
 async def _own_key(tx: Tx, row: Row, name: str) -> str:
     """The same for every attempt at a task and for anyone who submits its key again; another for a rerun."""
     given = row["idempotency_key"]

@@ -27,6 +27,32 @@ insert into artifact_uses (task_id, role, hash, name, workspace, at, actor)
 select cast(:new as {postgres: uuid}{sqlite: text}), role, hash, name, workspace, at, actor
 from artifact_uses where task_id = :old and role = 'step'
 
+-- name: finished_steps
+select name from steps where task_id = :task and done_at is not null order by place limit :count
+
+-- name: copy_steps_before
+-- A rerun from a step on keeps those before it.
+insert into steps (task_id, name, place, fence, began_at, done_at, result, artifact, cost, tokens_in, tokens_out)
+select cast(:new as {postgres: uuid}{sqlite: text}), name, place, 0, began_at, done_at, result, artifact, cost, tokens_in, tokens_out
+from steps where task_id = :old and done_at is not null and place < :place returning name
+
+-- name: copy_artifacts_before
+-- The results of those steps, and what was made by then.
+insert into artifact_uses (task_id, role, hash, name, workspace, at, actor)
+select cast(:new as {postgres: uuid}{sqlite: text}), u.role, u.hash, u.name, u.workspace, u.at, u.actor from artifact_uses u
+where u.task_id = :old and ((u.role = 'made' and u.at <= :before) or (u.role = 'step' and exists (
+  select 1 from steps s where s.task_id = :old and s.name = u.name and s.done_at is not null and s.place < :place)))
+
+-- name: copy_effects_before
+-- Effects of this lineage under keys of its own that were recorded by then are done for the rerun, too.
+insert into effects (workspace, key, task_id, fence, begun_by, began_at, done_at, result, resolved_by)
+select e.workspace, cast(:prefix as text) || substr(e.key, cast(:length as {postgres: integer}{sqlite: integer}) + 1),
+  cast(:new as {postgres: uuid}{sqlite: text}), 0, e.begun_by, e.began_at, e.done_at, e.result, e.resolved_by
+from tasks t join effects e on e.task_id = t.id
+where (t.id = :root or (t.root_id = :root and (t.retry_of is not null or t.rerun_of is not null)))
+  and e.done_at <= :before and substr(e.key, 1, cast(:length as {postgres: integer}{sqlite: integer})) = :old_prefix
+on conflict do nothing
+
 -- name: delete_steps
 -- rows items: id uuid
 delete from steps where task_id in (select items.id from {items})

@@ -69,6 +69,11 @@ def missing(dialect: Dialect, done: Sequence[tuple[int, str, str]]) -> list[Migr
 
 def refuse_unmigrated(needed: Sequence[Migration]) -> None:
     """For connections that may not change the schema."""
+    if needed and needed[0].number == sources()[0].number:
+        raise StoreNeedsMigration(
+            "there is no queue in this database yet",
+            hint="Check the address, or make a queue here with `shiftwork migrate` or the first submit.",
+        )
     if needed:
         raise StoreNeedsMigration(f"the database lacks migration {needed[0].number:04d}_{needed[0].name}")
 

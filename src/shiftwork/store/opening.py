@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shiftwork.model.errors import InputError, StoreUnsuitable
 from shiftwork.model.silence import Stall
@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 async def open_store(
-    url: str, *, clock: Clock | None = None, migrate_schema: bool = True, pool_size: int = 10, **options: Any
+    url: str,
+    *,
+    clock: Clock | None = None,
+    migrate_schema: bool = True,
+    pool_size: int = 10,
+    patience: float = 10.0,
 ) -> Store:
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite://:memory:` or `postgresql://user@host/database`."""
     scheme, _, rest = url.partition("://")
@@ -25,7 +30,7 @@ async def open_store(
         path = rest.removeprefix("/") if rest != ":memory:" else rest
         if not path:
             raise InputError("the URL names no file", where="url", hint="Write sqlite:///work.db.")
-        lite = await SqliteStore.open(path, clock=clock or time.time, migrate_schema=migrate_schema, **options)
+        lite = await SqliteStore.open(path, clock=clock or time.time, migrate_schema=migrate_schema, patience=patience)
         return await _rested(lite)
     if scheme in {"postgresql", "postgres"}:
         try:
@@ -34,9 +39,7 @@ async def open_store(
             raise StoreUnsuitable(
                 "the PostgreSQL driver is not installed", hint="pip install 'shiftwork[postgres]'"
             ) from error
-        server = await PostgresStore.open(
-            url, clock=clock, migrate_schema=migrate_schema, pool_size=pool_size, **options
-        )
+        server = await PostgresStore.open(url, clock=clock, migrate_schema=migrate_schema, pool_size=pool_size)
         return await _rested(server)
     raise InputError(
         f"{scheme or url!r} is not a kind of store",

@@ -1,7 +1,8 @@
 """PostgreSQL: verbs on pooled connections, LISTEN/NOTIFY wake-ups, and the database's clock for all servers.
 
 Needs no session state, so it works behind PgBouncer in transaction mode (`?pgbouncer=true`); then wake-ups come over
-an optional direct connection (`&listen=<direct url>`) or by polling alone.
+an optional direct connection (`&listen=<direct url>`) or by polling alone. With `?schema=name` all tables are in that
+schema; statements name it, so that costs nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ from shiftwork.model.errors import (
     StoreUnsuitable,
 )
 from shiftwork.model.silence import Stall
-from shiftwork.store import deadline, postgres_growth, postgres_sessions
+from shiftwork.store import deadline, postgres_growth, postgres_joining, postgres_sessions
 from shiftwork.store.hearing import StallDetector, passed
+from shiftwork.store.postgres_clock import DatabaseClock
 from shiftwork.store.postgres_errors import AGAIN, LOST, says, translate
 from shiftwork.store.postgres_growth import TableGrowth, tell_planner
 from shiftwork.store.postgres_opening import CONNECT_SEC, SET_LOCAL, connect, split_url
+from shiftwork.store.postgres_schema import PUBLIC, channels
 from shiftwork.store.postgres_sessions import SilentSessions, Waits, session_name
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
 from shiftwork.store.store import Clock, Verb
@@ -47,8 +50,6 @@ T = TypeVar("T")
 Item = TypeVar("Item", int, str)
 log = logging.getLogger("shiftwork.store")
 
-CHANNEL = "task_ready"
-ENDS_CHANNEL = "task_ended"
 NOTIFY_EVERY_SEC = 0.005
 """A lane is announced to other processes at most this often: a storm of submits is not a storm of wake-ups."""
 
@@ -86,37 +87,28 @@ BEGIN_READING = "begin isolation level repeatable read read only"
 CLOCK_EVERY_SEC = 10.0
 
 
-class DatabaseClock:
-    """The server's clock, read through this machine's steady one; the same for every process of a fleet."""
-
-    def __init__(self) -> None:
-        self._offset = time.time() - passed()
-
-    def now(self) -> float:
-        return passed() + self._offset
-
-    async def measure(self, connection: Any) -> None:
-        """Best of five: the answer with the shortest round trip has the smallest error."""
-        samples: list[tuple[float, float]] = []
-        async with connection.transaction():  # outside of one a pooler may send each message to another server
-            for _ in range(5):
-                sent = passed()
-                there = await connection.fetchval("select extract(epoch from clock_timestamp())::float8")
-                back = passed()
-                samples.append((back - sent, there - (sent + back) / 2))
-        self._take(min(samples)[1])
-
-    def _take(self, offset: float) -> None:
-        self._offset = offset
-
-
 class PostgresStore:
     """A queue in a PostgreSQL database, shared by any number of processes."""
 
+    one_writer = False
+
     def __init__(
-        self, url: str, pool: Any, listen_dsn: str | None, clock: Clock | None, dsn: str, *, behind_pooler: bool
+        self,
+        url: str,
+        pool: Any,
+        listen_dsn: str | None,
+        clock: Clock | None,
+        dsn: str,
+        schema: str,
+        session: dict[str, str],
+        *,
+        behind_pooler: bool,
     ) -> None:
         self.url = url
+        self.schema = schema
+        """Where the queue's tables are in the database."""
+        self._session = session
+        self._ready_channel, self._ends_channel = channels(schema)
         self.wakes: LocalWakes[int] = LocalWakes()
         self.ends: LocalWakes[str] = LocalWakes()
         self.operation_max_sec = 30.0
@@ -144,6 +136,7 @@ class PostgresStore:
         """When a call was last cut off or not answered in time; when the connections were last replaced."""
         self._away_since: float | None = None
         """When calls began to be refused for want of a database."""
+        self._identity: tuple[str, str] | None = None
         self._closed = False
 
     @classmethod
@@ -152,12 +145,15 @@ class PostgresStore:
     ) -> PostgresStore:
         """Connect, check the server and bring the schema up to date."""
         dsn, options = split_url(url)
+        named = options.get("schema")
         behind_pooler = options.get("pgbouncer", "false").lower() in {"1", "true", "yes"}
         listen = None if behind_pooler else dsn
         if "listen" in options:
             listen, _ = split_url(options["listen"])
         try:
-            pool = await connect(dsn, pool_size=pool_size, behind_pooler=behind_pooler, allowed=migrate_schema)
+            pool, schema = await connect(
+                dsn, pool_size=pool_size, behind_pooler=behind_pooler, allowed=migrate_schema, schema=named
+            )
         except ShiftworkError:
             raise
         except asyncpg.ProtocolViolationError as error:
@@ -167,7 +163,8 @@ class PostgresStore:
             ) from error
         except (asyncpg.PostgresError, *LOST, ValueError) as error:
             raise translate(error) from error
-        store = cls(url, pool, listen, clock, dsn, behind_pooler=behind_pooler)
+        session = session_name(dsn, named or PUBLIC)
+        store = cls(url, pool, listen, clock, dsn, schema, session, behind_pooler=behind_pooler)
         if clock is None:
             try:
                 await store._measure_clock()
@@ -189,6 +186,19 @@ class PostgresStore:
 
     async def read_in_turn(self, verb: Verb[T], /) -> T:
         return await self.read(verb)
+
+    async def run_on(self, connection: Any, verb: Verb[T], /) -> T:
+        if self._closed:
+            raise StoreClosed("this queue was closed")
+        return await postgres_joining.run_on(self, connection, verb)
+
+    async def identity(self, *, fresh: bool) -> tuple[str, str]:
+        """Which database of which server this is, as a connection of any driver can compare it."""
+        if self._identity is None or fresh:
+            async with self._connection() as connection:
+                row = await connection.fetchrow(postgres_joining.IDENTITY)
+            self._identity = row["server"], row["database"]
+        return self._identity
 
     async def _run(self, verb: Verb[T], begin: str) -> T:
         if self._closed:
@@ -229,13 +239,13 @@ class PostgresStore:
 
     async def _run_once(self, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
         async with self._connection() as connection:
-            tx = PostgresTx(connection, self._clock(), begin, self._each_time)
+            tx = PostgresTx(connection, self._clock(), begin, self._each_time, self.schema)
             try:
                 result = await verb(tx)
                 if tx.begun or self._each_time:
                     await tx.go_on()
                 if tx.begun and tx.added.total() >= postgres_growth.LARGE:
-                    await tell_planner(connection, tx.added)
+                    await tell_planner(connection, tx.added, self.schema)
             except BaseException as error:
                 ours = isinstance(error, asyncpg.InterfaceError) and not connection.is_closed()
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
@@ -287,7 +297,7 @@ class PostgresStore:
         while added := self._growth.take():
             try:
                 async with self._connection() as connection, connection.transaction():
-                    grown = await tell_planner(connection, added)
+                    grown = await tell_planner(connection, added, self.schema)
                 self._growth.record(Counter({table: added[table] for table in grown}))  # to see whether it is known now
             except (asyncpg.PostgresError, *LOST) as error:
                 log.info("could not update the planner's statistics: %s", error)
@@ -348,7 +358,7 @@ class PostgresStore:
             await tx.flush(left)
             return False
         self._notifier = asyncio.create_task(self._notify_others(NOTIFY_EVERY_SEC))
-        return await tx.flush_and_tell(CHANNEL, self._payload(tx.wakes), left)
+        return await tx.flush_and_tell(self._ready_channel, self._payload(tx.wakes), left)
 
     def now(self) -> float:
         return self._clock()
@@ -419,7 +429,7 @@ class PostgresStore:
         async with self._aside_alone:
             if self._messenger is None or self._messenger.is_closed():
                 # A notice need not wait for the disk, as other commits do: to lose one costs a poll.
-                settings = {"synchronous_commit": "off", **session_name(self.dsn)}
+                settings = {"synchronous_commit": "off", **self._session}
                 self._messenger = await asyncpg.connect(
                     self._listen_dsn, timeout=CONNECT_SEC, command_timeout=ANSWER_SEC, server_settings=settings
                 )
@@ -454,9 +464,9 @@ class PostgresStore:
 
     def _notify(self, lanes: set[int], ended: set[str]) -> str:
         """Digits, letters, dashes, a colon and commas alone."""
-        said = [(CHANNEL, self._payload(lanes))] if lanes else []
+        said = [(self._ready_channel, self._payload(lanes))] if lanes else []
         if ended:
-            said.append((ENDS_CHANNEL, self._payload(ended)))
+            said.append((self._ends_channel, self._payload(ended)))
         return "; ".join(f"notify {channel}, '{payload}'" for channel, payload in said)
 
     def _payload(self, items: AbstractSet[Item]) -> str:
@@ -486,14 +496,14 @@ class PostgresStore:
             await asyncio.sleep(NOTIFY_EVERY_SEC)
 
     def lane_wakes(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[int]]]:
-        return self._announced(CHANNEL, self.wakes, int)
+        return self._announced(self._ready_channel, self.wakes, int)
 
     @property
     def hears_endings(self) -> bool:
         return self._listen_dsn is not None
 
     def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
-        return self._announced(ENDS_CHANNEL, self.ends, str)
+        return self._announced(self._ends_channel, self.ends, str)
 
     @asynccontextmanager
     async def _announced(
@@ -525,7 +535,7 @@ class PostgresStore:
                     self._listen_dsn,
                     timeout=CONNECT_SEC,
                     command_timeout=ANSWER_SEC,
-                    server_settings=session_name(self.dsn),
+                    server_settings=self._session,
                 )
                 try:
                     connection.add_termination_listener(functools.partial(_note_loss, lost))

@@ -43,8 +43,6 @@ _ERRORS: tuple[tuple[type[BaseException], type[ShiftworkError]], ...] = (
     (asyncpg.UntranslatableCharacterError, BadText),
     (asyncpg.CharacterNotInRepertoireError, BadText),
     (asyncpg.DataError, InputError),  # the driver's, too: what it cannot write is the caller's mistake
-    (asyncpg.InvalidCatalogNameError, StoreUnavailable),
-    (asyncpg.InvalidAuthorizationSpecificationError, StoreUnavailable),
     (asyncpg.PostgresConnectionError, StoreUnavailable),
     (asyncpg.InterfaceError, StoreUnavailable),
     (asyncpg.InternalClientError, StoreUnavailable),
@@ -53,6 +51,11 @@ _ERRORS: tuple[tuple[type[BaseException], type[ShiftworkError]], ...] = (
     (OSError, StoreUnavailable),
 )
 
+_ADDRESSES: tuple[tuple[type[BaseException], str], ...] = (
+    (asyncpg.InvalidCatalogNameError, "Check the name of the database in the address, or create it with `createdb`."),
+    (asyncpg.InvalidAuthorizationSpecificationError, "Check the user and the password in the address."),
+)
+"""What the server answers to an address that is wrong: to try again does not help."""
 
 _DAMAGED = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
 RESTORE = (
@@ -83,6 +86,9 @@ def translate(error: BaseException) -> ShiftworkError:
         return StoreDamaged(f"PostgreSQL: {says(error)}", hint=RESTORE)
     if isinstance(error.__cause__, UnicodeEncodeError):
         return BadText("text holds a lone surrogate")
+    for wrong, hint in _ADDRESSES:
+        if isinstance(error, wrong):
+            return StoreUnavailable(f"PostgreSQL: {says(error)}", where="url", hint=hint)
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
             return ours(f"PostgreSQL: {says(error)}")

@@ -15,6 +15,8 @@ from typing import Any
 
 import asyncpg
 
+from shiftwork.store.postgres_schema import PUBLIC, quoted
+
 log = logging.getLogger("shiftwork.store")
 
 LARGE = 500
@@ -27,7 +29,7 @@ LOOK_EVERY_SEC = 1.0
 
 GROWN = """
 select added.name, c.oid::regclass::text as place
-from unnest($1::text[], $2::bigint[]) as added(name, rows) join pg_class c on c.oid = to_regclass(added.name),
+from unnest($1::text[], $2::bigint[]) as added(name, rows) join pg_class c on c.oid = to_regclass($3 || added.name),
   lateral (select pg_relation_size(c.oid) / current_setting('block_size')::bigint as pages) as now
 where now.pages > 16 and (now.pages > 16 + 4 * c.relpages or c.reltuples < added.rows)
   and pg_has_role(c.relowner, 'usage')"""
@@ -57,12 +59,12 @@ class TableGrowth:
         return largest
 
 
-async def tell_planner(connection: Any, added: Mapping[str, int]) -> list[str]:
+async def tell_planner(connection: Any, added: Mapping[str, int], schema: str = PUBLIC) -> list[str]:
     """Analyse what has outgrown the planner's knowledge, inside a transaction, which continues whatever comes of it.
 
     The tables that had. One that someone else is analysing is passed over: it is worth another look later.
     """
-    grown = await connection.fetch(GROWN, list(added), list(added.values()))
+    grown = await connection.fetch(GROWN, list(added), list(added.values()), f"{quoted(schema)}.")
     if grown:
         places = ", ".join(row["place"] for row in grown)
         try:

@@ -9,12 +9,14 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from shiftwork.model.errors import InputError, StoreUnsuitable
+from shiftwork.model.errors import InputError, StoreReadOnly, StoreUnsuitable
 from shiftwork.store import migrate
+from shiftwork.store.postgres_schema import PUBLIC, check_schema, lock_name, migration_text, quoted
 from shiftwork.store.postgres_sessions import Session, session_name
+from shiftwork.store.postgres_tx import ADVISORY_LOCK
 
 OLDEST_SERVER = 14
-MIGRATION_LOCK = 0x5AF7_0001
+MIGRATION_LOCK = "migrate"
 CONNECT_SEC = 10.0
 ADDRESS = "Write postgresql://user@host:port/database."
 SESSION = {
@@ -33,12 +35,16 @@ process that is stopped in the middle must not hold its locks forever: the whole
 SET_LOCAL = "".join(f"; set local {name} = '{value}'" for name, value in SESSION.items())
 """The same for one transaction: a pooler hands the connection on. It costs 0.15 ms each time, so only there."""
 
+_DEFAULT_SCHEMA = """
+select coalesce((select nspname from pg_namespace where oid = (
+  select relnamespace from pg_class where oid = to_regclass('migrations'))), current_schema())::text"""
+
 REMEMBERED = 16_384
 """Ids kept in both forms: one task's id crosses the wire fifteen times from its claim to its result (10 us a task)."""
 
 
 def split_url(url: str) -> tuple[str, dict[str, str]]:
-    """The driver's address, and the options that are ours: `pgbouncer` and `listen`."""
+    """The driver's address, and the options that are ours: `pgbouncer`, `listen` and `schema`."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -48,6 +54,8 @@ def split_url(url: str) -> tuple[str, dict[str, str]]:
     for key, value in parse_qsl(parts.query, keep_blank_values=True):
         if key in {"pgbouncer", "listen"}:
             ours[key] = unquote(value)
+        elif key == "schema":
+            ours[key] = check_schema(value)
         else:
             theirs.append((key, value))
     if "," in parts.netloc and not any(key == "target_session_attrs" for key, _ in theirs):
@@ -55,8 +63,10 @@ def split_url(url: str) -> tuple[str, dict[str, str]]:
     return urlunsplit(parts._replace(query=urlencode(theirs))), ours
 
 
-async def connect(dsn: str, *, pool_size: int, behind_pooler: bool, allowed: bool) -> Any:
-    """A pool whose database has the schema."""
+async def connect(
+    dsn: str, *, pool_size: int, behind_pooler: bool, allowed: bool, schema: str | None = None
+) -> tuple[Any, str]:
+    """A pool whose database has the queue's tables, and the schema they are in."""
     try:
         async with asyncio.timeout(CONNECT_SEC):
             pool = await asyncpg.create_pool(
@@ -66,7 +76,7 @@ async def connect(dsn: str, *, pool_size: int, behind_pooler: bool, allowed: boo
                 timeout=CONNECT_SEC,
                 command_timeout=30,
                 statement_cache_size=0 if behind_pooler else 512,
-                server_settings=session_name(dsn) | ({} if behind_pooler else SESSION),
+                server_settings=session_name(dsn, schema or PUBLIC) | ({} if behind_pooler else SESSION),
                 connection_class=Session,
                 init=_set_up,
                 reset=_keep,
@@ -76,12 +86,13 @@ async def connect(dsn: str, *, pool_size: int, behind_pooler: bool, allowed: boo
     except (ValueError, OverflowError) as error:  # a port that is not a number, or above 65535
         raise InputError(f"the address cannot be used: {error}", where="url", hint=ADDRESS) from error
     try:
-        if not await _is_current(pool):
-            await _migrate(dsn, behind_pooler=behind_pooler, allowed=allowed)
+        home, is_current = await _look(pool, schema)
+        if not is_current:
+            await _migrate(dsn, home, behind_pooler=behind_pooler, allowed=allowed)
     except BaseException:
         pool.terminate()
         raise
-    return pool
+    return pool, home
 
 
 async def _keep(_connection: Any) -> None:
@@ -107,7 +118,7 @@ def _uuid_from_bytes(raw: bytes) -> str:
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
-async def _migrate(dsn: str, *, behind_pooler: bool, allowed: bool) -> None:
+async def _migrate(dsn: str, schema: str, *, behind_pooler: bool, allowed: bool) -> None:
     """On a connection of its own: a migration may take longer than a verb may."""
     kept = 0 if behind_pooler else 100
     name = {"application_name": "shiftwork migrate"}
@@ -115,32 +126,78 @@ async def _migrate(dsn: str, *, behind_pooler: bool, allowed: bool) -> None:
     try:
         async with connection.transaction():
             if not allowed:
-                migrate.refuse_unmigrated(migrate.missing("postgres", await _done(connection)))
-            await connection.execute("select pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+                migrate.refuse_unmigrated(migrate.missing("postgres", await done(connection, schema)))
+            await connection.execute(ADVISORY_LOCK, lock_name(schema, MIGRATION_LOCK))
+            await _create_schema(connection, schema)
+            await connection.execute(f"set local search_path = {quoted(schema)}")  # what is created is created there
             await connection.execute(migrate.LEDGER)
-            for migration in migrate.missing("postgres", await _done(connection)):
-                await connection.execute(migration.text)
+            for migration in migrate.missing("postgres", await done(connection, schema)):
+                await connection.execute(migration_text(migration.text, schema))
                 await connection.execute(
                     "insert into migrations values ($1, $2, $3)",
                     migration.number,
                     migration.name,
                     migration.checksum,
                 )
+    except asyncpg.DuplicateTableError as error:
+        raise _taken(schema, str(error)) from error
     finally:
         await connection.close()
 
 
-async def _is_current(pool: Any) -> bool:
-    """True without writing anything, so that a role that may not create tables can open a migrated queue."""
+async def _create_schema(connection: Any, schema: str) -> None:
+    if await connection.fetchval("select to_regnamespace($1)", quoted(schema)) is not None:
+        return
+    try:
+        await connection.execute(f"create schema {quoted(schema)}")
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise StoreReadOnly(
+            f"there is no schema {schema!r}, and this role may not create it",
+            where="url",
+            hint=f"Have its owner run: create schema {schema} authorization <role>",
+        ) from error
+
+
+async def _look(pool: Any, named: str | None) -> tuple[str, bool]:
+    """The schema of the queue, and whether it is up to date.
+
+    Nothing is written, so that a role that may not create tables can open a migrated queue.
+    """
     async with pool.acquire() as connection, connection.transaction():
         version = connection.get_server_version()
         if version.major < OLDEST_SERVER:
             raise StoreUnsuitable(f"PostgreSQL {version.major} is too old")
-        return not migrate.missing("postgres", await _done(connection))
+        schema = named or await default_schema(connection)
+        return schema, not migrate.missing("postgres", await done(connection, schema))
 
 
-async def _done(connection: Any) -> list[tuple[int, str, str]]:
-    """The migrations a database has had."""
-    if await connection.fetchval("select to_regclass('migrations')") is None:
+async def default_schema(connection: Any) -> str:
+    """Where the role's search path finds a queue, or else creates one."""
+    found: str | None = await connection.fetchval(_DEFAULT_SCHEMA)
+    if found is None:
+        raise StoreUnsuitable(
+            "the search path of this role names no schema that exists",
+            where="url",
+            hint="Name the queue's schema in the address: ?schema=shiftwork.",
+        )
+    return found
+
+
+async def done(connection: Any, schema: str) -> list[tuple[int, str, str]]:
+    """The migrations a database has had in this schema."""
+    ledger = f"{quoted(schema)}.migrations"
+    if await connection.fetchval("select to_regclass($1)", ledger) is None:
         return []
-    return [tuple(row) for row in await connection.fetch("select number, name, checksum from migrations")]
+    try:
+        rows = await connection.fetch(f"select number, name, checksum from {ledger} order by number")  # noqa: S608  # a checked name
+    except asyncpg.UndefinedColumnError as error:
+        raise _taken(schema, "it has a table `migrations`") from error
+    return [tuple(row) for row in rows]
+
+
+def _taken(schema: str, what: str) -> StoreUnsuitable:
+    return StoreUnsuitable(
+        f"the schema {schema!r} holds tables of another program: {what}",
+        where="url",
+        hint="Give the queue a schema of its own: add ?schema=shiftwork to the address.",
+    )

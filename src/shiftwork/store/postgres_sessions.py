@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 import asyncpg
 
 from shiftwork.store.hearing import passed
+from shiftwork.store.postgres_schema import PUBLIC
 
 log = logging.getLogger("shiftwork.store")
 
@@ -47,9 +48,13 @@ where l.waitstart < clock_timestamp() - make_interval(secs => $2)"""
 END = "select count(*) from unnest($1::int[]) as silent(pid) where pg_terminate_backend(pid)"
 
 
-def session_name(dsn: str) -> dict[str, str]:
-    """What sessions are called where administrators see them, unless the address names them."""
-    return {"application_name": dict(parse_qsl(urlsplit(dsn).query)).get("application_name", NAME)}
+def session_name(dsn: str, schema: str = PUBLIC) -> dict[str, str]:
+    """What sessions are called where administrators see them, unless the address names them.
+
+    Each queue has a name of its own: sessions of one name may end each other.
+    """
+    named = dict(parse_qsl(urlsplit(dsn).query)).get("application_name")
+    return {"application_name": named or (NAME if schema == PUBLIC else f"{NAME} {schema}")}
 
 
 @cache

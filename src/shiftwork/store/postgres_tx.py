@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from shiftwork.model.errors import InputError
-from shiftwork.store import statements
+from shiftwork.store import postgres_schema, statements
+from shiftwork.store.postgres_schema import PUBLIC, lock_name
 from shiftwork.store.store import Row
 
+ADVISORY_LOCK = "select pg_advisory_xact_lock(hashtextextended($1, 0))"
 UUID_CHARS = 36
 COPY_FROM = 8
 """Rows from which an insert is a COPY: half the server's time and a fifth of ours (10 against 22 us a row)."""
@@ -45,7 +47,10 @@ class _TablesTouched(NamedTuple):
 class PostgresTx:
     """A transaction on one connection, begun by the first statement that needs another after it."""
 
-    def __init__(self, connection: Any, now: float, begin: str, settings: str = "") -> None:
+    copies = True
+    """Whether many rows are written by COPY."""
+
+    def __init__(self, connection: Any, now: float, begin: str, settings: str = "", schema: str = PUBLIC) -> None:
         self.now = now
         self.wakes: set[int] = set()
         self.ended: set[str] = set()
@@ -57,7 +62,8 @@ class PostgresTx:
         self._connection = connection
         self._begin = begin
         self._settings = settings
-        self._statements = statements.load("postgres")
+        self._schema = schema
+        self._statements = postgres_schema.load(schema)
         self._late: list[_PendingStatement] = []
         self._written: frozenset[str] = frozenset()
 
@@ -85,10 +91,12 @@ class PostgresTx:
         statement = self._statements[name]
         for table in _reach(name).writes:
             self.added[table] += len(rows)
-        if len(rows) >= COPY_FROM and statement.target is not None:
+        if self.copies and len(rows) >= COPY_FROM and statement.target is not None:
             columns = [column.name for column in statement.columns]
             await self.go_on()
-            await self._connection.copy_records_to_table(statement.target, records=rows, columns=columns)
+            await self._connection.copy_records_to_table(
+                statement.target, records=rows, columns=columns, schema_name=self._schema
+            )
         elif len(rows) == 1:
             await self._write_later(name, statement.single, rows[0])
         elif rows:
@@ -143,7 +151,7 @@ class PostgresTx:
 
     async def advisory_lock(self, name: str, /) -> None:
         await self.go_on(asking=True)
-        await self._connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", name)
+        await self._connection.execute(ADVISORY_LOCK, lock_name(self._schema, name))
 
     def wake(self, lane: int, /) -> None:
         self.wakes.add(lane)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import os
 import queue
 import threading
@@ -38,7 +39,7 @@ from shiftwork.model.errors import (
     StoreUnavailable,
     StoreUnsuitable,
 )
-from shiftwork.store import deadline, files, migrate, statements
+from shiftwork.store import deadline, files, migrate, sqlite_joining, statements
 from shiftwork.store.hearing import StallDetector
 from shiftwork.store.sqlite_job import UNKNOWN, Job
 from shiftwork.store.store import Clock, Row, Verb
@@ -153,6 +154,8 @@ def _several(text: str, columns: int, rows: int) -> str:
 class SqliteStore:
     """A queue in one file on a local disk."""
 
+    one_writer = True
+
     def __init__(self, url: str, connection: apsw.Connection, path: Path | None, clock: Clock, patience: float) -> None:
         self.url = url
         self.wakes: LocalWakes[int] = LocalWakes()
@@ -165,6 +168,7 @@ class SqliteStore:
         self.stall_detector = StallDetector(clock, watches_clock=clock is time.time)
         self._turn = files.WriterLock(path, patience) if path else None
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
         self._closed = False
         self._broken: BaseException | None = None
         self._readers = ThreadPoolExecutor(READERS, "shiftwork-reader") if path else None
@@ -195,6 +199,27 @@ class SqliteStore:
         except (StoreFull, StoreReadOnly) as error:
             self.refusal = error
             raise
+
+    async def run_on(self, connection: Any, verb: Verb[T], /) -> T:
+        self._refuse_if_down()
+        caller = sqlite_joining.adapt(connection, self._path)
+        tx = SqliteTx(caller, self._clock())
+        try:
+            result = await sqlite_joining.run_through(caller, lambda: _run_through(verb, tx))
+        except apsw.Error as error:
+            raise translate(error, str(self._path)) from error
+        if tx.wakes or tx.ended:
+            sqlite_joining.call_at_commit(caller, functools.partial(self._wake_soon, tx))
+        return cast(T, result)
+
+    def _wake_soon(self, joined: SqliteTx) -> None:
+        """Called as a caller's transaction commits. Our next one waits for that, and its end tells everyone."""
+
+        async def wake(tx: SqliteTx) -> None:
+            tx.wakes, tx.ended, tx.tells_end = joined.wakes, joined.ended, joined.tells_end
+
+        if not self._closed:
+            self._jobs.put(Job(cast(Any, wake), self._loop))
 
     async def _answer(self, job: Job) -> Any:
         left = deadline.left(self.operation_max_sec)
@@ -337,7 +362,7 @@ class SqliteStore:
 
     def _run_group(self, group: list[Job]) -> None:
         try:
-            with self._turn or _no_lock():
+            with self._turn or contextlib.nullcontext():
                 self._run_verbs(group)
                 lanes = frozenset(lane for job in group if job.error is None for lane in job.wakes)
                 ended = frozenset(end for job in group if job.error is None for end in job.ended)
@@ -448,12 +473,6 @@ def _plain_values() -> Iterator[None]:
         raise BadText("text holds a lone surrogate") from None
     except OverflowError as error:
         raise InputError(f"a number is too large: {error}") from None
-
-
-class _no_lock:  # noqa: N801  # reads as a phrase where it is used
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def _deliver(group: list[Job]) -> None:

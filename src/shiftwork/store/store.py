@@ -55,11 +55,16 @@ class Store(Protocol):
     """How long a verb may take before it ends with nothing changed."""
     refusal: ShiftworkError | None
     """Why it took no write of late; None if it takes them. Cleared by who writes something small now and then."""
+    one_writer: bool
+    """Whether a transaction that writes waits for any other that does."""
     stall_detector: StallDetector
     """When agents could not be heard: then their silence means nothing."""
 
     async def run(self, verb: Verb[T], /) -> T:
         """Run one verb in one transaction and answer after the commit."""
+
+    async def run_on(self, connection: Any, verb: Verb[T], /) -> T:
+        """Run one verb in the transaction that a caller has open on a connection of its own; the caller commits."""
 
     async def read(self, verb: Verb[T], /) -> T:
         """Run a verb that writes nothing, on one consistent snapshot."""

@@ -15,11 +15,12 @@ select items.id as root_id, (select count(*) from edges e where e.dependent = it
   + (select count(*) from waits w where w.root_id = items.id and w.status = 'open') as open from {items}
 
 -- name: end_waits
--- Only a wait that is still open ends, so that each counts once.
+-- Only a wait that is still open ends, so that each counts once; one for a time not before it, which may have been moved.
 -- rows items: root_id uuid, name text, status text, value json, answered_by text, signal_seq bigint
 update waits set status = items.status, ended_at = :now, value = items.value, answered_by = items.answered_by,
   signal_seq = items.signal_seq
 from {items} where waits.root_id = items.root_id and waits.name = items.name and waits.status = 'open'
+  and (waits.kind <> 'time' or waits.until <= :now)
 returning waits.root_id, waits.name
 
 -- name: drop_wait
@@ -40,6 +41,10 @@ delete from waits where root_id in (select items.id from {items}) and status <> 
 -- name: delete_waits
 -- rows items: id uuid
 delete from waits where root_id in (select items.id from {items})
+
+-- name: delete_waits_after
+-- Those that were not over at that time.
+delete from waits where root_id = :root and (status = 'open' or ended_at > :after)
 
 -- name: due_waits
 select root_id, name, kind from waits where status = 'open' and until <= :now order by until limit :count

@@ -22,6 +22,7 @@ async def begin(work: UnitOfWork, row: TaskRow, run_at: float) -> None:
     await end(work, row)
     await work.tx.insert("insert_waits", [opened(row.root_id, row.id, row.workspace, run_at, work.now)])
     row.hold = SCHEDULED
+    row.due_at = row.ordered_at = run_at
     work.touch(row)
 
 
@@ -30,4 +31,5 @@ async def end(work: UnitOfWork, row: TaskRow) -> None:
     await work.tx.run("drop_wait", root=row.root_id, name=NAME)
     if row.hold == SCHEDULED:
         row.hold = None
+        row.due_at = row.ordered_at = work.now
         work.touch(row)

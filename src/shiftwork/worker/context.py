@@ -20,15 +20,20 @@ from shiftwork.model.task import FailedDependency, NewTask, Task, Usage, Wait
 from shiftwork.model.times import Duration, Time
 from shiftwork.operation.handle import TaskHandle
 from shiftwork.operation.interface import AnyQueue
+from shiftwork.task_logs.model import MAX_LINE, LogLevel, NewLogLine
 from shiftwork.task_types.typed_task import OneInput
 from shiftwork.waits.model import Failures
 from shiftwork.worker import mapping
 from shiftwork.worker.content import Content
+from shiftwork.worker.delivery import clean
 from shiftwork.worker.durable import Durable, persist
+from shiftwork.worker.log_sending import LogSender
 from shiftwork.worker.trials import run_tests
 
 log = logging.getLogger("shiftwork.worker")
+task_log = logging.getLogger("shiftwork.task")
 MAX_SPAWN_NAME_LENGTH = 200
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 MAX_NAMED = 10
 """Failed subtasks that an error names."""
 PAGE = 500
@@ -116,11 +121,13 @@ class Context(Durable, Content):
         assignment: Assignment,
         slow_for: Callable[[], float],
         opened: Mapping[Any, Any] = MappingProxyType({}),
+        log_sender: LogSender | None = None,
     ) -> None:
         super().__init__(queue, assignment)
         self._slow_for = slow_for
         self.opened = opened
         """What the worker's lifespans have opened; `Lifespan.of` reads it."""
+        self._log_sender = log_sender
         self._task: Task | None = None
         self._cancelled = False
         self._should_yield = False
@@ -206,6 +213,19 @@ class Context(Durable, Content):
         except (StoreError, OperationTimeout) as error:
             log.info("could not report a message of %s: %s", self.id, error)
 
+    def log(self, text: object, level: LogLevel = "info") -> None:
+        """Keep a line with the task, for `shiftwork logs` and the dashboard; also logged as `shiftwork.task`.
+
+        Lines are sent together, about once a second and before the result. They are not kept while the store is away,
+        nor once the task is cancelled. A log holds a million characters.
+        """
+        if level not in _LEVELS:
+            raise InputError(f"there is no level {level!r}", where="level", hint=f"One of {', '.join(_LEVELS)}.")
+        line = NewLogLine(clean(text, MAX_LINE), level, self._queue.now())
+        task_log.log(_LEVELS[level], "%s (%s): %s", self.id, self.type, line.text)
+        if self._log_sender is not None:
+            self._log_sender.add(self.token, line)
+
     async def pin_session(self, session_id: str | None = None, work_dir: str | None = None) -> None:
         """Keep the agent's own conversation with the task, so that a retry can resume it."""
         await self._queue.claims.pin_session(self.token, session_id, work_dir)
@@ -246,7 +266,12 @@ class Context(Durable, Content):
         return used
 
     async def book_usage(self) -> None:
-        """Book what is noted now; done by itself wherever an attempt ends. Who has spent too much is cancelled."""
+        """Book what is noted now; done by itself wherever an attempt ends. Who has spent too much is cancelled.
+
+        What was logged is sent as well.
+        """
+        if self._log_sender is not None:
+            await self._log_sender.send([self.token])
         if used := self.take_usage():
             try:
                 answer = await self._queue.heartbeat(self.token, usage=used)

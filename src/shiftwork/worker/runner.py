@@ -39,6 +39,7 @@ from shiftwork.worker.context import Context, Done, Fail, Release, Suspended
 from shiftwork.worker.declaration import Declaration
 from shiftwork.worker.delivery import ResultDelivery, Summary, clean
 from shiftwork.worker.heartbeat import Ending, Heartbeater, HeartbeatThread
+from shiftwork.worker.log_sending import LogSender
 from shiftwork.worker.outbox import Outbox, open_outbox
 from shiftwork.worker.recovery import Recovery
 from shiftwork.worker.sending import PendingResult, Sender
@@ -103,6 +104,7 @@ class Runner:
         """What the lifespans of the worker have opened."""
         self._delivery: ResultDelivery
         self._sender: Sender
+        self._logs: LogSender
         self._loop: asyncio.AbstractEventLoop
         self._life: asyncio.Task[Any] | None = None
         """Whose cancellation is the end of us: a program that ends cancels it and all handlers at once."""
@@ -125,7 +127,8 @@ class Runner:
         self._queue, self._loop = queue.as_caller(f"agent:{self.agent_id}"), asyncio.get_running_loop()
         self._life = asyncio.current_task()
         self._delivery = ResultDelivery(self._queue, self._open_outbox(url), self.summary, self._stopping)
-        self._sender = Sender(self._queue, self._delivery, self.summary, self._spawn_report, self._forget)
+        self._logs = LogSender(self._queue, self._spawn_report)
+        self._sender = Sender(self._queue, self._delivery, self.summary, self._spawn_report, self._forget, self._logs)
         self._recovery = Recovery(self._queue, self.runtime_id, self._worker.handlers)
         with current.using(self._queue):
             async with lifespan.entered(self._worker.lifespans, self._stopping, self.stop) as opened:
@@ -388,7 +391,9 @@ class Runner:
 
     def _begin(self, assignment: Assignment) -> None:
         began = 0.0 if self._task_log is None else self._loop.time()
-        work = _RunningHandler(assignment, Context(self._queue, assignment, self._slow_for, self._opened), began)
+        work = _RunningHandler(
+            assignment, Context(self._queue, assignment, self._slow_for, self._opened, self._logs), began
+        )
         self._work[work.claim] = work
         work.task = self._loop.create_task(self._execute(work))
 

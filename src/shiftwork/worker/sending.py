@@ -19,6 +19,7 @@ from shiftwork.model.reports import Completion, Failure, TaskFailure, TaskResult
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.worker.calling import in_log
 from shiftwork.worker.delivery import KEEP_AFTER_SEC, ResultDelivery, Summary, plain
+from shiftwork.worker.log_sending import LogSender
 from shiftwork.worker.outbox import StoredResult
 
 log = logging.getLogger("shiftwork.worker")
@@ -61,12 +62,14 @@ class Sender:
         summary: Summary,
         spawn: Spawn,
         forget: Callable[[Token, str], None],
+        logs: LogSender,
     ) -> None:
         self._queue = queue
         self._delivery = delivery
         self._summary = summary
         self._spawn = spawn
         self._forget = forget
+        self._logs = logs
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[PendingResult] = deque()
         self._under_way: Sequence[PendingResult] = ()
@@ -85,6 +88,8 @@ class Sender:
         try:
             while self._waiting:
                 self._under_way = [self._waiting.popleft() for _ in range(min(MAX_SIZE, len(self._waiting)))]
+                if not self._logs.is_empty:  # afterwards the claims no longer hold
+                    await self._logs.send([pending.claim.text for pending in self._under_way])
                 for failed, alike in groupby(self._under_way, lambda pending: pending.failed):
                     await self._send(list(alike), self._fail if failed else self._complete)
         finally:

@@ -63,6 +63,7 @@ function patchAttributes(old, fresh) {
   for (const name of Object.keys(old.handlers ?? {})) if (!(name in fresh.handlers)) old[name] = null;
   for (const [name, handler] of Object.entries(fresh.handlers ?? {})) old[name] = handler;
   old.handlers = fresh.handlers;
+  if (old.type === "checkbox") old.checked = fresh.checked; // a box that was ticked no longer follows its attribute
   if (fresh.given !== undefined && old.given !== fresh.given && old !== document.activeElement) old.value = fresh.value;
   if (fresh.given !== undefined) old.given = fresh.given;
 }

@@ -26,11 +26,19 @@ function section(letter) {
 
 const ACTIONS = {
   "?": help,
-  "/": () => document.querySelector("[data-find]")?.focus(),
+  "/": () => find(),
   j: () => walk(1),
   k: () => walk(-1),
   Enter: null,
 };
+
+// The field to search in is on the page of tasks: from any other page, go there first.
+function find(tries = 40) {
+  const field = document.querySelector("[data-find]");
+  if (field) return field.focus();
+  if (tries === 40) go(to("/tasks"));
+  if (tries) setTimeout(() => find(tries - 1), 50);
+}
 
 function walk(by) {
   const rows = [...document.querySelectorAll("tr[data-href]")];
@@ -47,7 +55,7 @@ export function openRow(event) {
 }
 
 export function help() {
-  const rows = [["/", "find"], ["j, k", "next and previous row"], ["Enter", "open the row"], ["?", "this list"], ["Esc", "close"]];
+  const rows = [["/", "search tasks"], ["j, k", "next and previous row"], ["Enter", "open the row"], ["?", "this list"], ["Esc", "close"]];
   const dialog = h(
     "dialog",
     { "aria-labelledby": "keys" },

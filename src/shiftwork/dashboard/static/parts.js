@@ -45,7 +45,7 @@ export function empty(what, hint) {
 
 export function table(caption, columns, rows, { none, each } = {}) {
   if (!rows.length) return none ?? empty("Nothing here");
-  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.class }, column.title || h("span", { class: "hidden" }, "Actions"))));
+  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.class }, column.head || column.title || h("span", { class: "hidden" }, "Actions"))));
   const body = rows.map((row) =>
     h(
       "tr",

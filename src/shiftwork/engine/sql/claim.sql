@@ -68,7 +68,7 @@ t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.priority, t.boost, t.
 t.dag_id, t.root_id, t.newest_id, t.parent_id, t.retry_of, t.rerun_of, t.attempts, t.max_attempts, t.round, t.version, t.fence,
 t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.estimated_cost, t.budget_id, t.cost, t.tokens_in,
 t.tokens_out, t.external_id, t.idempotency_key, t.target_agent_id, t.issue_id, t.trigger_type, t.session_id, t.work_dir,
-t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at, t.expires_at {sqlite: , b.body}
+t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at, t.expires_at, t.due_at {sqlite: , b.body}
 
 -- part: unexpired
 -- Maintenance cancels what has expired; until it has, no claim takes it.

@@ -160,3 +160,19 @@ from {items} join tasks r on r.id = items.id join tasks n on n.id = coalesce(r.n
 -- rows items: id uuid
 update edges set any_end = false, failure = null
 where dependent in (select items.id from {items}) and waits and failure is not null
+
+-- name: downstream_of
+-- The edges below a task inside one DAG; a parent that waits for subtasks is not below them.
+with recursive down(dependent, dependency) as (
+  select e.dependent, e.dependency from edges e join tasks t on t.id = e.dependent and t.dag_id = :dag
+  where e.dependency = :root and not e.waits
+  union
+  select e.dependent, e.dependency from down join edges e on e.dependency = down.dependent and not e.waits
+  join tasks t on t.id = e.dependent and t.dag_id = :dag
+) select dependent, dependency from down order by dependent, dependency limit :count
+
+-- name: reopen_edges
+-- Their dependencies are done again.
+-- rows items: dependent uuid, dependency uuid
+update edges set satisfied = false, failure = null
+where (dependent, dependency) in (select items.dependent, items.dependency from {items})

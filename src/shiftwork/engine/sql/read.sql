@@ -57,10 +57,10 @@ order by t.id desc limit :count
 select t.status, count(*) as total from tasks t where t.workspace = :workspace and {filtered} group by t.status
 
 -- part: found
-with found(id) as (
-  select e.task_id from search_words w {sqlite: cross }join search_entries e on {postgres: e.task_id = w.task_id}{sqlite: e.number = w.rowid}
-  where {postgres: w.words @@ cast(cast(:tsquery as text) as tsquery)}{sqlite: w.search_words match :fts5}
-    and e.workspace = :workspace and not exists (select 1 from {changed} where changed.id = e.task_id)
+with found(id) as {postgres: materialized} (
+  select {postgres: w.task_id from search_words w where w.words @@ cast(cast(:tsquery as text) as tsquery)}
+    {sqlite: e.task_id from search_words w cross join search_entries e on e.number = w.rowid where w.search_words match :fts5}
+    and not exists (select 1 from {changed} where changed.id = {postgres: w.task_id}{sqlite: e.task_id})
   union all select matching.id from {matching}
 )
 
@@ -248,7 +248,7 @@ select id from tasks where workspace = :workspace and issue_id = :issue order by
 -- name: index_names
 -- Those that work: an index whose making was interrupted is there and is not used.
 select c.relname as name from pg_index i join pg_class c on c.oid = i.indexrelid
-where i.indisvalid and c.relnamespace = current_schema()::regnamespace
+where i.indisvalid and c.relnamespace = (select relnamespace from pg_class where oid = 'tasks'::regclass)
 
 -- name: index_names (sqlite)
 select name from sqlite_master where type = 'index'

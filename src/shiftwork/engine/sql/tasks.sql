@@ -15,7 +15,7 @@ select t.* from {items} join tasks t on t.id = items.id order by t.id
 
 -- name: save_tasks
 -- Every column a verb may change, for rows it has locked.
--- rows items: id uuid, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, deadline float, path_weight int, front boolean, newest_id uuid, waiting int, blocked_reason text, block_check_at float, attempts int, max_attempts int, reclaims int, rate_limits int, round int, version bigint, agent_id text, runtime_id text, claimed_at float, started_at float, heartbeat_at float, ack_by float, run_until float, lease_until float, lease_check_at float, available_at float, last_agent_id text, last_runtime_id text, lost_agent_id text, timeout_sec float, estimated_cost bigint, charged boolean, granted bigint, cost bigint, attempt_cost bigint, tokens_in bigint, tokens_out bigint, session_id text, work_dir text, failure_reason text, cancel_reason text, updated_at float, expires_at float, finished_at float, own_settings boolean, validation text, at_most_once boolean, target_agent_id text
+-- rows items: id uuid, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, deadline float, path_weight int, front boolean, newest_id uuid, waiting int, blocked_reason text, block_check_at float, attempts int, max_attempts int, reclaims int, rate_limits int, round int, version bigint, agent_id text, runtime_id text, claimed_at float, started_at float, heartbeat_at float, ack_by float, run_until float, lease_until float, lease_check_at float, available_at float, last_agent_id text, last_runtime_id text, lost_agent_id text, timeout_sec float, estimated_cost bigint, charged boolean, granted bigint, cost bigint, attempt_cost bigint, tokens_in bigint, tokens_out bigint, session_id text, work_dir text, failure_reason text, cancel_reason text, updated_at float, expires_at float, due_at float, finished_at float, own_settings boolean, validation text, at_most_once boolean, target_agent_id text
 update tasks set status = items.status, hold = items.hold, lane = items.lane, rank = items.rank,
   ordered_at = items.ordered_at, rerank_at = items.rerank_at, priority = items.priority, deadline = items.deadline,
   path_weight = items.path_weight, front = items.front, newest_id = items.newest_id, waiting = items.waiting,
@@ -28,7 +28,7 @@ update tasks set status = items.status, hold = items.hold, lane = items.lane, ra
   timeout_sec = items.timeout_sec, estimated_cost = items.estimated_cost, charged = items.charged, granted = items.granted, cost = items.cost,
   attempt_cost = items.attempt_cost, tokens_in = items.tokens_in, tokens_out = items.tokens_out,
   session_id = items.session_id, work_dir = items.work_dir, failure_reason = items.failure_reason,
-  cancel_reason = items.cancel_reason, updated_at = items.updated_at, expires_at = items.expires_at, finished_at = items.finished_at,
+  cancel_reason = items.cancel_reason, updated_at = items.updated_at, expires_at = items.expires_at, due_at = items.due_at, finished_at = items.finished_at,
   own_settings = items.own_settings, validation = items.validation, at_most_once = items.at_most_once, target_agent_id = items.target_agent_id
 from {items} where tasks.id = items.id
 

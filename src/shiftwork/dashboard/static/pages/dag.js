@@ -88,7 +88,7 @@ function selection(task) {
     facts([
       ["Type", task.type],
       ["Agent", task.claim.agent_id],
-      ["Attempts", `${task.attempts} of ${task.max_attempts}`],
+      ["Failed attempts", `${task.attempts} of at most ${task.max_attempts}`],
       ["Cost", money(task.cost_usd)],
       ["Started", task.started_at && when(task.started_at)],
       ["Finished", task.finished_at && when(task.finished_at)],

@@ -5,7 +5,7 @@ import { h } from "../dom.js";
 import { ask, attempt, badge, button, empty, json, taskLink, toast } from "../parts.js";
 import { plural, when } from "../words.js";
 
-const DECISIONS = [
+export const DECISIONS = [
   ["retry", "Retry", "It gets fresh attempts."],
   ["modify_and_retry", "Change and retry", "Its payload is changed first."],
   ["abandon", "Abandon", "It stays here, reviewed, and is not tried again."],
@@ -51,11 +51,12 @@ function item(letter, ctx) {
     { "data-key": `${letter.task_id}-${letter.round}` },
     h("span", {}, taskLink(letter.task_id), letter.poison_pill ? badge("poison", "bad") : null, h("small", {}, ` ${plural(letter.retry_count, "attempt")} · `), when(letter.dead_lettered_at)),
     h("details", {}, h("summary", {}, "Payload and failures"), json(letter.payload), json(letter.failure_history)),
-    h("span", { class: "row" }, DECISIONS.map(([decision, name, hint]) => button(name, () => one(letter, decision, name, hint, ctx), { tone: "quiet" }))),
+    h("span", { class: "row" }, DECISIONS.map(([decision, name, hint]) => button(name, () => decide(letter, decision, name, hint, ctx), { tone: "quiet" }))),
   );
 }
 
-async function one(letter, decision, name, hint, ctx) {
+// One decision about one dead letter, after a question.
+export async function decide(letter, decision, name, hint, ctx) {
   const fields = [{ name: "note", label: "Note (kept with the decision)" }];
   if (decision === "modify_and_retry") fields.unshift({ name: "payload", label: "Payload", long: true, value: JSON.stringify(letter.payload, null, 2), required: true });
   const filled = await ask(name, { text: hint, fields, yes: name, tone: decision === "cancel" ? "danger" : "primary" });

@@ -8,15 +8,15 @@ import { count, label, money, now, percent, plural, sentence, shortId, span, whe
 const TIERS = ["critical", "high", "normal", "low", "background"];
 const HELD = ["running", "claimed", "validating"];
 const FEED = 12;
-const EXPLAINED = 5; // types of which the first waiting task is explained
 const SHOWN = 60; // points of the throughput's line
+const QUIET = new Set(["in_line", "capacity", "dependency", "retry", "time", "scheduled", "serial"]); // pass by themselves
 
 export default {
   title: "Overview",
 
   async load(_params, _filters, local) {
     local.feed ??= await lately();
-    const [status, agents, running, budgets, costs, alerts, metrics, history] = await Promise.all([
+    const [status, agents, running, budgets, costs, alerts, metrics, history, blocked] = await Promise.all([
       get("/api/queue"),
       get("/api/agents"),
       get("/api/tasks", { status: HELD, limit: 8 }),
@@ -25,9 +25,10 @@ export default {
       get("/api/alerts", { open_only: true, limit: 1000 }),
       tryGet("/api/metrics"),
       tryGet("/api/metrics/snapshots", { limit: SHOWN }),
+      tryGet("/api/queue/blocked"),
     ]);
-    const [asked, reasons] = await Promise.all([waitingForPeople(), running.tasks.length ? [] : reasonsForRest(status)]);
-    return { status, agents: agents.agents, running: running.tasks, day: budgets.budgets[0], costs, alerts: alerts.alerts, metrics, history, asked, reasons };
+    const asked = await waitingForPeople();
+    return { status, agents: agents.agents, running: running.tasks, day: budgets.budgets[0], costs, alerts: alerts.alerts, metrics, history, asked, causes: blocked?.causes ?? [] };
   },
 
   // What happens is told as it happens, without asking for it again.
@@ -39,7 +40,7 @@ export default {
     return [
       h("h1", {}, "Overview"),
       tiles(data),
-      h("div", { class: "columns" }, h("div", {}, runningNow(data), failures(data)), h("div", {}, attention(data), activity(ctx.local.feed ?? []))),
+      h("div", { class: "columns" }, h("div", {}, runningNow(data), waiting(data), failures(data)), h("div", {}, attention(data), activity(ctx.local.feed ?? []))),
     ];
   },
 };
@@ -55,20 +56,6 @@ async function lately() {
   return events.filter(worthTelling).reverse().slice(0, FEED);
 }
 
-// Why nothing runs although work is there: what `explain` says of the first task of each type, each reason once.
-async function reasonsForRest(status) {
-  const waiting = ["ready", "retrying", "pending"].find((state) => status.counts[state]);
-  if (!waiting) return [];
-  const { tasks } = await get("/api/tasks", { status: waiting, limit: 100 });
-  const first = [...new Map(tasks.reverse().map((task) => [task.type, task])).values()].slice(0, EXPLAINED);
-  const explained = await Promise.all(first.map((task) => get(`/api/tasks/${task.id}/explain`)));
-  const found = new Map();
-  for (const [place, { holds }] of explained.entries()) {
-    for (const hold of holds) found.set(hold.what, { ...hold, task: first[place] });
-  }
-  return [...found.values()];
-}
-
 function tiles({ status, agents, day, costs, metrics, history }) {
   const counts = status.counts;
   const waiting = (counts.ready ?? 0) + (counts.pending ?? 0) + (counts.retrying ?? 0);
@@ -80,7 +67,7 @@ function tiles({ status, agents, day, costs, metrics, history }) {
     tile("Waiting", count(waiting), link("/tasks", parted("Waiting by tier", TIERS.map((tier) => ({ name: label(tier), value: status.tiers[tier] ?? 0, tone: `tier-${tier}` })))), status.scheduled ? h("p", {}, `${count(status.scheduled)} scheduled, the next `, when(status.next_scheduled_at)) : null),
     tile("Running", count(running), h("p", {}, `${plural(status.slots.free, "free slot")} of ${status.slots.total}`), meter(status.slots.total - status.slots.free, status.slots.total, "Slots in use")),
     tile("Completed per minute", status.completed_per_minute.toFixed(1), sparkline(throughput(history), "Completed tasks over time"), h("p", {}, `${count(status.completions)} in all`)),
-    tile("Wait for an agent", waitOf(quantile(metrics, "p50") ?? average(status)), waits(metrics)),
+    tile("Wait for an agent", waitOf(quantile(metrics, "p50") || average(status)), waits(metrics)),
     tile("Agents", count(agents.filter((agent) => agent.status === "active").length), h("p", {}, `${agents.filter((agent) => agent.current_tasks).length} busy, ${agents.filter((agent) => agent.status === "failed").length} not heard of`), meter(agents.filter((agent) => agent.current_tasks).length, agents.length, "Agents at work")),
     tile("Spent today", money(spent), day?.ceiling_usd ? [h("p", {}, `of ${money(day.ceiling_usd)}, ${money(day.granted_usd)} set aside`), meter(spent, day.ceiling_usd, "Of today's budget", percent(spent, day.ceiling_usd) > 80 ? "warm" : "")] : h("p", {}, "no limit is set")),
   );
@@ -125,7 +112,7 @@ function waitOf(seconds) {
 
 // -- lists --------------------------------------------------------------------------------------------------------
 
-function runningNow({ running, status, reasons }) {
+function runningNow({ running, causes }) {
   const columns = [
     { title: "Task", cell: (task) => taskLink(task.id, task.title ?? task.type) },
     { title: "Agent", cell: (task) => task.claim.agent_id },
@@ -133,18 +120,20 @@ function runningNow({ running, status, reasons }) {
     { title: "Progress", class: "slim", cell: (task) => (task.progress?.pct === undefined ? "–" : meter(task.progress.pct, 100, "Done")) },
     { title: "Since", class: "end", cell: (task) => span(now() - (task.started_at ?? task.claimed_at)) },
   ];
-  const none = reasons.length ? resting(reasons) : empty("Nothing runs.", idle(status));
+  const none = empty(causes.length ? "Nothing runs, and work waits." : "Nothing runs.", causes.length ? null : "No task is ready.");
   return panel("Running now", { actions: link(`/tasks?status=${HELD.join(",")}`, "All") }, table("Running tasks", columns, running, { none, each: (task) => ({ key: task.id, href: `/tasks/${task.id}` }) }));
 }
 
-function resting(reasons) {
-  const items = reasons.map((hold) => h("li", { class: "warm", "data-key": `reason-${hold.kind}-${hold.what}` }, h("span", {}, h("b", {}, sentence(hold.what)), ` ${sentence(hold.lifts)}.`, h("small", {}, " ", taskLink(hold.task.id, hold.task.type))), hold.until ? when(hold.until) : null));
-  return [empty("Nothing runs, and work waits."), h("ul", { class: "feed" }, items)];
+// What the queue itself says of all that waits, those causes first that keep most tasks.
+function waiting({ causes }) {
+  if (!causes.length) return null;
+  const items = causes.map((cause) => h("li", { class: QUIET.has(cause.kind) ? "" : "warm", "data-key": `cause-${cause.kind}-${cause.what}` }, h("span", {}, h("b", {}, plural(cause.tasks, "task")), `: ${cause.what}. `, h("small", {}, `${sentence(cause.lifts)}. `, typesOf(cause))), cause.until ? when(cause.until) : null));
+  return panel("Why work waits", { actions: link("/tasks?status=ready,pending,retrying,waiting_approval", "All") }, h("ul", { class: "feed" }, items));
 }
 
-function idle(status) {
-  if (!status.counts.ready) return "No task is ready.";
-  return status.slots.free ? "Work is ready, and agents have free slots: they should ask for it any moment." : "Start an agent: shiftwork work, or claim over HTTP.";
+function typesOf({ types }) {
+  const shown = types.filter(Boolean).slice(0, 3);
+  return shown.map((type, place) => [place ? ", " : "", link(`/tasks?type=${encodeURIComponent(type)}`, type)]).concat(types.length > shown.length ? [" …"] : []);
 }
 
 function failures({ status }) {

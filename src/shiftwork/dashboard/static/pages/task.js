@@ -4,8 +4,12 @@ import { change, get, post, save, tryGet } from "../api.js";
 import { h } from "../dom.js";
 import { ask, attempt, badge, button, chip, empty, facts, isScheduled, json, link, meter, panel, stateOf, table, taskLink } from "../parts.js";
 import { count, label, money, now, sentence, shortId, span, when } from "../words.js";
+import { DECISIONS, decide } from "./letters.js";
 
 const ENDED = new Set(["completed", "cancelled", "failed", "dead_lettered"]);
+const SHOWN_LINES = 300;
+const LOG_PAGES = 10;
+const SETTLED = new Set(["failed", "dead_lettered"]);
 const CHANGEABLE = new Set(["ready", "pending", "retrying", "waiting_approval"]);
 
 export default {
@@ -13,7 +17,7 @@ export default {
 
   async load({ id }) {
     const path = `/api/tasks/${encodeURIComponent(id)}`;
-    const [task, history, explained, steps, artifacts, children, asked] = await Promise.all([
+    const [task, history, explained, steps, artifacts, children, asked, logs] = await Promise.all([
       get(path),
       get(`${path}/history`),
       get(`${path}/explain`),
@@ -21,8 +25,9 @@ export default {
       tryGet(`${path}/artifacts`),
       get("/api/tasks", { parent: id, limit: 50 }),
       get("/api/approvals", { task: id }),
+      logLines(path),
     ]);
-    return { title: task.title ?? task.type, task, history, explained, steps: steps.steps, artifacts: artifacts?.artifacts ?? [], children: children.tasks, asked: asked.approvals };
+    return { title: task.title ?? task.type, task, history, explained, steps: steps.steps, artifacts: artifacts?.artifacts ?? [], children: children.tasks, asked: asked.approvals, lines: logs };
   },
 
   view(data, ctx) {
@@ -31,21 +36,45 @@ export default {
       h("p", { class: "crumbs" }, link("/tasks", "Tasks"), " / ", h("code", {}, task.id)),
       h("div", { class: "heading" }, h("h1", {}, task.title ?? task.type), stateOf(task), h("div", { class: "actions" }, actions(data, ctx))),
       why(data),
-      h("div", { class: "columns" }, h("div", {}, timeline(data), stepsOf(data), output(data), input(data)), h("div", {}, about(data), family(data), files(data), story(data))),
+      h("div", { class: "columns" }, h("div", {}, timeline(data), logOf(data), stepsOf(data), output(data), input(data)), h("div", {}, about(data), family(data), files(data), story(data))),
     ];
   },
 };
 
 // -- what can be done ---------------------------------------------------------------------------------------------
 
-function actions({ task, asked }, ctx) {
+function againFields(task, steps) {
+  const finished = steps.filter((step) => step.status === "done").map((step) => step.name);
+  const fields = [
+    { name: "payload", label: "Payload", long: true, value: JSON.stringify(task.payload, null, 2) },
+    { name: "model", label: "Model", hint: "Empty: as before." },
+  ];
+  if (finished.length) fields.push({ name: "from_step", label: "From step", hint: `Empty: from the start. Steps before it are kept: ${finished.join(", ")}.` });
+  if (task.dag_id.slice(4) !== task.id.slice(5) || task.dependencies.length) fields.push({ name: "downstream", label: "With everything that depends on it", type: "checkbox", value: "yes" });
+  return fields;
+}
+
+function againOf(filled, task) {
+  const again = {};
+  const payload = JSON.parse(filled.payload || "{}");
+  if (JSON.stringify(payload) !== JSON.stringify(task.payload)) again.payload = payload;
+  if (filled.model) again.model = filled.model;
+  if (filled.from_step) again.from_step = filled.from_step;
+  if (filled.downstream) again.downstream = true;
+  return again;
+}
+
+function actions({ task, asked, steps }, ctx) {
   const path = `/api/tasks/${task.id}`;
   const done = async (what, action) => {
     if (await attempt(what, action)) await ctx.reload();
   };
   const found = [];
   if (asked.length) found.push(link("/approvals", h("span", { class: "button primary" }, asked[0].kind === "question" ? "Answer" : "Decide")));
-  if (task.status === "dead_lettered") found.push(link("/dead-letters", h("span", { class: "button primary" }, "Review")));
+  if (SETTLED.has(task.status)) {
+    const letter = { task_id: task.id, payload: task.payload };
+    found.push(...DECISIONS.map(([decision, name, hint]) => button(name, () => decide(letter, decision, name, hint, ctx), { tone: { retry: "primary", cancel: "danger" }[decision] ?? "" })));
+  }
   if (CHANGEABLE.has(task.status)) {
     found.push(
       button("Priority", async () => {
@@ -68,7 +97,8 @@ function actions({ task, asked }, ctx) {
   } else {
     found.push(
       button("Run again", async () => {
-        if (await ask("Run it again?", { text: "A new task is made from this one; this one stays as it is.", yes: "Run again" })) await done("It runs again.", () => post(`${path}/rerun`));
+        const filled = await ask("Run it again?", { text: "A new task is made from this one; this one stays as it is.", fields: againFields(task, steps), yes: "Run again" });
+        if (filled) await done("It runs again.", () => post(`${path}/rerun`, againOf(filled, task)));
       }),
     );
   }
@@ -113,6 +143,33 @@ function tone(outcome) {
   return { completed: "completed", failed: "failed", running: "running", released: "pending", reclaimed: "retrying" }[outcome] ?? "pending";
 }
 
+async function logLines(path) {
+  const lines = [];
+  for (let after = 0, pages = 0; pages < LOG_PAGES; pages += 1) {
+    const page = await tryGet(`${path}/logs`, { after });
+    if (!page?.lines.length) break;
+    lines.push(...page.lines);
+    after = page.next;
+  }
+  return lines;
+}
+
+// What its handler logged and its agent said, oldest first; the newest of a long log.
+function logOf({ lines }) {
+  if (!lines.length) return null;
+  const shown = lines.slice(-SHOWN_LINES);
+  const items = shown.map((line, place) => [
+    shown[place - 1]?.fence === line.fence ? null : h("li", { class: "attempt", "data-key": `log-attempt-${line.fence}` }, `attempt ${line.fence} by ${line.agent_id}`),
+    h("li", { class: `level-${line.level}`, "data-key": `log-${line.seq}-${place}` }, h("time", {}, clockTime(line.at)), line.kind === "tool_call" ? h("code", {}, line.text) : h("span", {}, line.text)),
+  ]);
+  const note = lines.length > shown.length ? `the last ${count(shown.length)} lines` : "as its agent tells it";
+  return panel("Log", { note }, h("ol", { class: "log", tabindex: 0 }, items));
+}
+
+function clockTime(at) {
+  return new Date(at * 1000).toLocaleTimeString([], { hour12: false });
+}
+
 function stepsOf({ steps }) {
   if (!steps.length) return null;
   const columns = [
@@ -153,7 +210,7 @@ function about({ task }) {
       [isScheduled(task) ? "Starts" : "Was scheduled for", task.run_at && when(task.run_at)],
       ["Expires", task.expires_at && when(task.expires_at)],
       ["Deadline", task.deadline && when(task.deadline)],
-      ["Attempts", `${task.attempts} of ${task.max_attempts}`],
+      ["Failed attempts", `${task.attempts} of at most ${task.max_attempts}`],
       ["Cost", `${money(task.cost_usd)} · ${count(task.tokens_used.input)} tokens in, ${count(task.tokens_used.output)} out`],
       ["Issue", task.issue_id],
       ["Session", task.session_id && h("code", {}, task.session_id)],
@@ -197,7 +254,7 @@ function story({ history }) {
       "li",
       { "data-key": `event-${event.seq}` },
       event.path.length ? chip(event.path.at(-1)) : h("span", { class: "chip" }, label(event.verb)),
-      h("span", {}, event.verb === "message" ? h("span", { class: "said" }, event.data?.kind === "tool_call" ? h("code", {}, event.data.text) : event.data?.text) : label(event.verb), h("small", {}, ` ${event.actor}${event.reason ? ` · ${event.reason}` : ""}`)),
+      h("span", {}, event.verb === "message" ? h("span", { class: "said" }, event.data?.kind === "tool_call" ? h("code", {}, event.data.text) : (event.data?.text ?? event.data?.lines?.at(-1)?.text)) : label(event.verb), h("small", {}, ` ${event.actor}${event.reason ? ` · ${event.reason}` : ""}`)),
       when(event.at),
     ),
   );

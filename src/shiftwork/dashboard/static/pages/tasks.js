@@ -4,33 +4,53 @@ import { get, post } from "../api.js";
 import { h } from "../dom.js";
 import { ask, attempt, badge, button, chip, empty, isScheduled, meter, panel, stateOf, table, taskLink, toast } from "../parts.js";
 import { go, query, setFilters, to } from "../route.js";
+import { bar, box, boxOfAll } from "./bulk.js";
 import { count, money, shortId, when } from "../words.js";
 
 const STATES = ["ready", "pending", "claimed", "running", "validating", "retrying", "waiting_approval", "completed", "failed", "dead_lettered", "cancelled"];
 const WORDS = ["type", "agent", "tag", "issue", "dag"];
 const PAGE = 50;
+const COUNTED_MS = 5000;
+const ID = /^(?:(?:task_|…|\.\.\.)\w+|[0-9A-HJKMNP-TV-Z]{6,26}|[0-9a-f]{8}-[0-9a-f-]{27})$/; // as ids are printed
 
 export default {
   title: "Tasks",
 
-  async load(_params, filters) {
-    const wanted = { status: filters.status?.split(","), after: filters.after, limit: PAGE, newest: true };
-    for (const name of WORDS) wanted[name] = filters[name];
+  async load(_params, filters, local) {
+    const words = wordsOf(filters);
+    const wanted = { ...words, status: filters.status?.split(","), after: filters.after, limit: PAGE, newest: true };
     const [page, status] = await Promise.all([get("/api/tasks", wanted), get("/api/queue")]);
-    return { tasks: page.tasks, next: page.next, counts: status.counts, types: Object.keys(status.types).sort() };
+    const counts = Object.keys(words).length ? await counted(words, local) : status.counts;
+    return { tasks: page.tasks, next: page.next, lag: page.index_lag, counts, types: Object.keys(status.types).sort() };
   },
 
-  view({ tasks, next, counts, types }) {
+  view({ tasks, next, lag, counts, types }, ctx) {
     const filters = query();
     const chosen = new Set((filters.status ?? "").split(",").filter(Boolean));
+    const where = { ...wordsOf(filters), ...(filters.status ? { status: filters.status } : {}) };
     return [
       h("div", { class: "heading" }, h("h1", {}, "Tasks"), h("div", { class: "actions" }, button("New task", submit, { tone: "primary" }))),
-      h("div", { class: "chips", role: "group", "aria-label": "States" }, STATES.filter((state) => counts[state] || chosen.has(state)).map((state) => stateFilter(state, WORDS.some((name) => filters[name]) ? null : (counts[state] ?? 0), chosen))),
       words(filters, types),
-      panel("Newest first", { note: `${tasks.length} shown` }, list(tasks, filters), pages(filters, next)),
+      h("div", { class: "chips", role: "group", "aria-label": "States" }, STATES.filter((state) => counts[state] || chosen.has(state)).map((state) => stateFilter(state, counts[state] ?? 0, chosen))),
+      lag ? h("p", { class: "stale", role: "status" }, `The search index is ${count(lag)} events behind. Some tasks may be missing.`) : null,
+      bar(tasks, where, next || filters.after, ctx),
+      panel("Newest first", { note: ctx.local.progress ?? `${tasks.length} shown` }, list(tasks, filters, ctx), pages(filters, next)),
     ];
   },
 };
+
+function wordsOf(filters) {
+  return Object.fromEntries(["search", ...WORDS].filter((name) => filters[name]).map((name) => [name, filters[name]]));
+}
+
+// Counting reads all that match: events come faster than anyone reads the counts.
+async function counted(words, local) {
+  const key = JSON.stringify(words);
+  if (local.counted?.key !== key || Date.now() - local.counted.at > COUNTED_MS) {
+    local.counted = { key, at: Date.now(), counts: (await get("/api/counts", words)).counts };
+  }
+  return local.counted.counts;
+}
 
 // What a person wants done; who that is stands in `created_by`.
 async function submit() {
@@ -55,42 +75,44 @@ function stateFilter(state, total, chosen) {
     if (!next.delete(state)) next.add(state);
     setFilters({ status: [...next].join(","), after: null });
   };
-  return h("button", { type: "button", class: "filter", "aria-pressed": String(chosen.has(state)), onclick: toggle, "data-key": state }, chip(state), total === null ? null : ` ${count(total)}`);
+  return h("button", { type: "button", class: "filter", "aria-pressed": String(chosen.has(state)), onclick: toggle, "data-key": state }, chip(state), ` ${count(total)}`);
 }
 
 function words(filters, types) {
   const narrow = (event) => {
-    if (event.type === "change" && event.target.name === "find") return; // Enter submits
     event.preventDefault();
-    const form = event.target.closest("form");
-    const found = form.elements.find.value.trim();
-    if (found) return find(found);
-    setFilters({ after: null, ...Object.fromEntries(WORDS.map((name) => [name, form.elements[name].value.trim()])) });
+    const { elements } = event.target.closest("form");
+    const search = elements.search.value.trim();
+    const narrowed = { after: null, search, ...Object.fromEntries(WORDS.map((name) => [name, elements[name].value.trim()])) };
+    if (event.type === "submit" && ID.test(search)) return openOr(search, narrowed);
+    setFilters(narrowed);
   };
   return h(
     "form",
     { class: "filters", onsubmit: narrow, onchange: narrow, role: "search" },
-    h("label", {}, "Id", h("input", { name: "find", "data-find": true, placeholder: "task_… and Enter", autocomplete: "off" })),
+    h("label", { class: "find" }, "Search", h("input", { name: "search", type: "search", "data-find": true, maxlength: 500, placeholder: "title, payload, tags, errors, or an id", autocomplete: "off", value: filters.search ?? "" })),
     h("label", {}, "Type", h("input", { name: "type", list: "types", value: filters.type ?? "" })),
     h("datalist", { id: "types" }, types.map((type) => h("option", { value: type }))),
     ["agent", "tag", "issue", "dag"].map((name) => h("label", {}, name === "dag" ? "DAG" : name[0].toUpperCase() + name.slice(1), h("input", { name, value: filters[name] ?? "" }))),
     h("button", { class: "hidden" }, "Find"),
-    [...WORDS, "status", "after"].some((name) => filters[name]) ? button("Clear", () => go(to("/tasks")), { tone: "quiet" }) : null,
+    [...WORDS, "search", "status", "after"].some((name) => filters[name]) ? button("Clear", () => go(to("/tasks")), { tone: "quiet" }) : null,
   );
 }
 
-// By the id, in any form that the queue takes.
-async function find(id) {
+// What may be an id, in any form that the queue takes, opens its task; where there is none, it is a word to search for.
+async function openOr(id, filters) {
   try {
     const task = await get(`/api/tasks/${encodeURIComponent(id)}`);
     go(to(`/tasks/${task.id}`));
   } catch (error) {
-    toast([h("b", {}, error.status === 404 ? `No task has the id ${id}.` : error.message), " To find tasks by type, agent, tag, issue or DAG, use the other fields."], "bad");
+    if (error.code === "ambiguous_id") toast([h("b", {}, error.message), ` ${error.hint}`], "bad");
+    setFilters(filters);
   }
 }
 
-function list(tasks, filters) {
+function list(tasks, filters, ctx) {
   const columns = [
+    { title: "", head: boxOfAll(tasks, ctx), class: "slim", cell: (task) => box(task, ctx) },
     { title: "State", class: "slim", cell: (task) => [stateOf(task), isScheduled(task) ? h("small", {}, " ", when(task.run_at)) : null] },
     { title: "Task", cell: (task) => [taskLink(task.id, task.title ?? h("i", {}, "untitled")), h("small", {}, ` ${task.type}`), task.tags.map((tag) => badge(tag))] },
     { title: "Id", class: "wide", cell: (task) => h("code", { title: task.id }, shortId(task.id)) },
@@ -101,8 +123,12 @@ function list(tasks, filters) {
     { title: "Cost", class: "end wide", cell: (task) => money(task.cost_usd) },
     { title: "Created", class: "end", cell: (task) => when(task.created_at) },
   ];
-  const none = Object.keys(filters).length ? empty("No task fits these filters.", "Clear some of them.") : empty("There are no tasks yet.", "Submit one: shiftwork submit TYPE");
-  return table("Tasks", columns, tasks, { none, each: (task) => ({ key: task.id, href: `/tasks/${task.id}` }) });
+  return table("Tasks", columns, tasks, { none: nothing(filters), each: (task) => ({ key: task.id, href: `/tasks/${task.id}` }) });
+}
+
+function nothing(filters) {
+  if (filters.search) return empty(`No task matches “${filters.search}”.`, "Check the spelling, use fewer words, or clear the other filters.");
+  return Object.keys(filters).length ? empty("No task fits these filters.", "Clear some of them.") : empty("There are no tasks yet.", "Submit one: shiftwork submit TYPE");
 }
 
 function pages(filters, next) {

@@ -1,0 +1,1 @@
+"""Shiftwork in other frameworks; each part is imported where its framework is installed."""

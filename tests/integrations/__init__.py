@@ -1,0 +1,1 @@
+"""Shiftwork inside other frameworks, each the real one."""
