@@ -327,6 +327,7 @@ READERS_OF_CALLERS: dict[str, Reader] = {
     "Retry-After of webhooks": Reader(lambda text: _retry_after(text, _NOW), pumped("Mon, ", "1 Jan ", "(")),
     "times of views": Reader(view.time_in, (*pumped("2026-01-01T00:00:00", "2026-"), lambda n: 10 ** min(n, 4_000))),
     "durations": Reader(values.duration, pumped("1", "1.")),
+    "how long to wait": Reader(values.patience, pumped("1", "1.", "forever")),
     "times on the command line": Reader(values.when, pumped("1", "2026-01-01")),
     "words of the command line": Reader(values.word_or_json, pumped("[", '{"a":', '"', "1")),
 }

@@ -36,6 +36,7 @@ async def test_handle_has_the_fields_of_the_submission(queue: Queue) -> None:
     assert (handle.status, handle.duplicate, again.duplicate, again.id) == ("ready", False, True, handle.id)
     assert msgspec.to_builtins(handle) == {
         "id": handle.id, "status": "ready", "duplicate": False, "key": None, "dag_id": handle.dag_id,
+        "missing_dependencies": [],
     }  # fmt: skip
 
 

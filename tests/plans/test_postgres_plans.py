@@ -49,6 +49,8 @@ HOT = [
     Hot("satisfy_edges", {"items": [(uuid("running", n),) for n in range(1, 201)]}, "idx_edges_", 400),
     Hot("ends_of", {"items": [(uuid("child", n),) for n in range(1, 201)]}, "tasks_pkey", 400),
     Hot("lock_lineages", {"items": [(uuid("child", n),) for n in range(1, 201)]}, "tasks_pkey", 400),
+    Hot("ended_lineages", {"items": [(uuid("running", n),) for n in range(1, 501)]}, "tasks_pkey", 1000),
+    Hot("ended_dags", {"items": [(uuid("running", n),) for n in range(1, 501)]}, "tasks_pkey", 500),
     Hot("runtimes_of_agent", {"agent": "agent-7", "workspace": "default"}, "idx_tasks_holder", 50),
     Hot("due_claims", {"now": NOW + 20, "count": 500, "skip": 0}, "idx_tasks_heartbeat", 20),
     Hot("due_retries", {"now": NOW + 20, "count": 500}, "idx_tasks_retry", 20),

@@ -70,6 +70,8 @@ HOT: dict[str, tuple[dict[str, Any], str]] = {
     "lock_claims": ({"items": [(uuid(READY + n),) for n in range(1, 501)]}, "sqlite_autoindex_tasks_1"),
     "satisfy_edges": ({"items": [(uuid(n),) for n in range(1, 201)]}, "idx_edges_"),
     "ends_of": ({"items": [(uuid(n),) for n in range(1, 201)]}, "sqlite_autoindex_tasks_1"),
+    "ended_lineages": ({"items": [(uuid(n),) for n in range(1, 501)]}, "sqlite_autoindex_tasks_1"),
+    "ended_dags": ({"items": [(uuid(n),) for n in range(1, 501)]}, "sqlite_autoindex_tasks_1"),
     "runtimes_of_agent": ({"agent": "agent-7", "workspace": "default"}, "idx_tasks_holder"),
     "due_claims": ({"now": NOW + 20, "count": 500, "skip": 0}, "idx_tasks_heartbeat"),
     "look": ({"serial_idle": 5.0}, "idx_tasks_heartbeat"),

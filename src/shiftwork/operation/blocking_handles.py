@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
+
 from shiftwork.dags.model import DagTask
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.task import Submitted, Task
@@ -27,7 +29,7 @@ class SyncTaskHandle(Submitted, Generic[R], frozen=True, dict=True):
 
     @classmethod
     def of(cls, handle: TaskHandle[R], wait: Waiting) -> SyncTaskHandle[R]:
-        made: SyncTaskHandle[R] = cls(handle.id, handle.status, handle.duplicate, handle.key, handle.dag_id)
+        made: SyncTaskHandle[R] = cls(*msgspec.structs.astuple(handle))
         made.__dict__.update(_handle=handle, _wait=wait)
         return made
 

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+import msgspec
+
 from shiftwork.dags.model import DagResult, DagTask
 from shiftwork.model.errors import InputError, ResultTimeout, TaskCancelled, TaskFailed
 from shiftwork.model.outcome import Outcome
@@ -46,10 +48,7 @@ class TaskHandle(Submitted, Generic[R], frozen=True, dict=True):
     @classmethod
     def of(cls, queue: TaskVerbs, submitted: Submitted, decode: Callable[[Any], R] | None = None) -> TaskHandle[R]:
         """Return the handle of a submitted task; `decode` turns the JSON of a result into an `R`."""
-        given = submitted
-        made: TaskHandle[R] = cls(
-            given.id, given.status, given.duplicate, given.key, given.dag_id, given.missing_dependencies
-        )
+        made: TaskHandle[R] = cls(*msgspec.structs.astuple(submitted))
         made.__dict__.update(_queue=queue, _decode=decode)
         return made
 

@@ -16,7 +16,7 @@ from shiftwork.model import check
 from shiftwork.model.errors import InputError, NotFound, ResultTimeout, TaskCancelled, TaskFailed
 from shiftwork.model.task import Name, NewTask, Task
 from shiftwork.operation.declare import Operation, operation_of
-from shiftwork.server import live, spanning
+from shiftwork.server import live, reading, spanning
 from shiftwork.server.ask import Ask, plain
 from shiftwork.server.handlers import serves
 
@@ -87,6 +87,7 @@ async def _waited(ask: Ask, operation: Operation, values: dict[str, Any]) -> Any
     """What a call that may wait answers; a server about to stop answers with what is there."""
     executor = ask.queue.executor
     if values["wait"]:
+        await reading.body(ask.request)  # behind it, the next thing heard is that the caller has gone
         with ask.house.waits.place(ask.who):
             found = await ask.while_wanted(executor.execute(operation, values))
         if found is not None:
