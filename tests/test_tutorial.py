@@ -39,7 +39,7 @@ def test_tutorial_commands_print_what_it_says(tmp_path: Path) -> None:
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     printed: list[str] = []
     parts = _PART.findall(PAGE.read_text(encoding="utf-8"))
-    assert [kind for _, kind, _ in parts].count("text") == 10
+    assert [kind for _, kind, _ in parts].count("text") == 12
     for name, kind, code in parts:
         if kind in {"python", "json"}:
             (tmp_path / name).write_text(code, encoding="utf-8")
