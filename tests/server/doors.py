@@ -180,7 +180,7 @@ async def _submit(_queue: Queue) -> Call:
     return Call({}, {"type": "noop"})
 
 
-@call("get", "explain", "tasks_history", "cancel")
+@call("get", "explain", "tasks_history", "tasks_logs", "cancel")
 async def _a_task(queue: Queue) -> Call:
     return Call({"task_id": await waiting(queue)}, {})
 

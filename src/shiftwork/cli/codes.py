@@ -8,6 +8,7 @@ from shiftwork.model.errors import (
     ConflictError,
     Forbidden,
     InputError,
+    LifespanFailed,
     NotFound,
     OperationTimeout,
     Overloaded,
@@ -68,6 +69,7 @@ _CODES: tuple[tuple[type[ShiftworkError], ExitCode], ...] = (
     (OperationTimeout, ExitCode.UNAVAILABLE),
     (TooManyRequests, ExitCode.CONFLICT),
     (Overloaded, ExitCode.UNAVAILABLE),
+    (LifespanFailed, ExitCode.UNAVAILABLE),
 )
 
 

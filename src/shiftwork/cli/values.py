@@ -125,7 +125,7 @@ def json_object_or_file(text: str) -> dict[str, Any]:
 
 def payload_part(text: str) -> dict[str, Any]:
     """A JSON object, `key=text`, `key:=JSON`, either with `@file` for the value, or `-` for standard input."""
-    if text == STDIN or text.lstrip()[:1] == "{":
+    if text == STDIN or text.lstrip()[:1] in {"{", "["}:
         return json_object(text)
     key, value = _pair(text, "key:=JSON")
     if not key.endswith(":"):
