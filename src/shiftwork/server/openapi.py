@@ -166,7 +166,7 @@ def _operation(door: Door, schema_of: dict[str, Any], view: View | None) -> dict
     operation: dict[str, Any] = {
         "operationId": door.name,
         "summary": door.summary,
-        **({"description": door.description} if door.description.rstrip(".") != door.summary else {}),
+        **({"description": more} if (more := _beyond_summary(door)) else {}),
         "tags": [door.group],
         "parameters": [*_path_parameters(door), *_query_parameters(door.query), *_headers(door)],
         "responses": {**_answers(door, schema_of, view), **_refusals(door)},
@@ -176,16 +176,22 @@ def _operation(door: Door, schema_of: dict[str, Any], view: View | None) -> dict
     else:
         operation["security"] = []
     if door.body is Raw:
-        operation["requestBody"] = {"content": {"application/octet-stream": {"schema": _BYTES}}, "required": False}
+        operation["requestBody"] = {"content": {"application/octet-stream": {"schema": _BYTES}}}
     elif door.body is not None:
         schema = schema_of[repr(door.body)]
         if door.viewed_body and view is not None:
             schema = {**_ANY_OBJECT, "description": f"In the names of {view.name}."}
         operation["requestBody"] = {
             "content": {"application/json": {"schema": schema}},
-            "required": _required(door.body, schema),
+            **({"required": True} if _required(door.body, schema) else {}),
         }
     return operation
+
+
+def _beyond_summary(door: Door) -> str:
+    """What an operation's description says besides its first line, which is the summary."""
+    first, _, rest = door.description.partition("\n\n")
+    return rest if first.rstrip(".") == door.summary else door.description
 
 
 def _required(body: Any, schema: dict[str, Any]) -> bool:
