@@ -32,6 +32,8 @@ RUN_ELSEWHERE = {
     "docs/tutorial.md": "tests/test_tutorial.py",
 }
 """Pages whose commands need more than an empty folder, and the tests that run them."""
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+"""Its programs import each other: tests/test_tutorial.py runs all of them in one folder."""
 _SNIPPET = re.compile(r"```(python|sql|sh)\n(.*?)```", re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)\)")
 _FILE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|sql|toml))`")
@@ -41,6 +43,7 @@ def snippets(language: str, holding: str = "") -> list[pytest.param]:  # type: i
     return [
         pytest.param(code, id=f"{page.relative_to(ROOT)}:{place}")
         for page in PAGES
+        if page != TUTORIAL
         for place, (kind, code) in enumerate(_SNIPPET.findall(page.read_text(encoding="utf-8")))
         if kind == language and holding in code
     ]

@@ -134,7 +134,7 @@ async def test_completed_result_has_documented_fields(coscientist: Queue, clock:
 async def test_failed_result_has_status_and_error(coscientist: Queue) -> None:
     task_id = await enqueue(coscientist)
     await coscientist.fail((await take(coscientist)).token, "invalid_input", "no hypothesis 12")
-    result = VIEW.result_out(msgspec.to_builtins(await coscientist.result(task_id)))
+    result = VIEW.result_out(msgspec.to_builtins((await coscientist.get(task_id)).result))
     assert (result["status"], result["error"]) == ("Failed", "no hypothesis 12")
     (failure,) = (await coscientist.get(task_id)).failure_history
     assert (failure.reason, failure.error) == ("invalid_input", "no hypothesis 12")

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from shiftwork import Completion, Failure, Queue, Usage
-from shiftwork.engine.claims_api import ClaimBatch, Claims, WorkerVerbs
+from shiftwork.engine.claims_api import ClaimBatch, Claims, Spawning, WorkerVerbs
 from shiftwork.model.errors import LeaseLost, NotYourClaim
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.reports import Heartbeat, HeartbeatReply
 from shiftwork.operation.declare import operation_of
+from shiftwork.task_logs.api import ClaimLogs, LogBatch
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import everything
 
@@ -33,8 +34,10 @@ WRITES: dict[str, Callable[[Queue, str], Awaitable[Any]]] = {
     "release_many": lambda q, held: q.batch.release([held]),
     "spawn": lambda q, held: q.spawn(held, [{"type": "code"}]),
     "wait_for": lambda q, held: q.waits.wait_for_tasks(held, ["another"]),
+    "log": lambda q, held: q.claims.log(held, [{"text": "hello"}]),
+    "log_many": lambda q, held: q.batch.log([{"token": held, "lines": [{"text": "hello"}]}]),
 }
-NAMES_OF_CLAIMS = {"token", "tokens", "heartbeats", "completions", "failures"}
+NAMES_OF_CLAIMS = {"token", "tokens", "heartbeats", "completions", "failures", "logs"}
 
 
 def with_token(queue: Queue, token_id: str | None) -> Queue:
@@ -69,7 +72,7 @@ async def refused(answer: Awaitable[Any]) -> str:
 
 
 def test_every_write_under_a_claim_is_covered_here() -> None:
-    declared = [vars(namespace) for namespace in (WorkerVerbs, Claims, ClaimBatch)]
+    declared = [vars(each) for each in (WorkerVerbs, Spawning, Claims, ClaimBatch, ClaimLogs, LogBatch)]
     found = [operation_of(method) for each in declared for method in each.values() if hasattr(method, "operation")]
     under_claim = {each.name.removeprefix("claims.") for each in found if NAMES_OF_CLAIMS & {*each.parameters.names}}
     tried = {f"batch.{name.removesuffix('_many')}" if name.endswith("_many") else name for name in WRITES}

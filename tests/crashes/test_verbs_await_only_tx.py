@@ -21,7 +21,7 @@ AROUND = {
     "agents/presence.py",
     *(f"artifacts/{name}.py" for name in ("blob_folder", "bucket", "checked_read", "maintenance", "spool", "transfer")),
     "compat/external/loki_folder.py",
-    *(f"engine/{name}.py" for name in ("claim_requests", "claim_waiters", "coalesce", "event_log")),
+    *(f"engine/{name}.py" for name in ("claim_requests", "claim_waiters", "coalesce", "event_log", "result_waiters")),
     *(f"notifications/{name}.py" for name in ("dial", "mail", "maintenance", "sender", "webhooks")),
     *(f"observe/{name}.py" for name in ("maintenance", "metrics_cache")),
     *(f"snapshots/{name}.py" for name in ("batches", "copy", "maintenance", "postgres_copy")),
