@@ -69,4 +69,4 @@ async def test_a_task_is_checked_once(queue: Queue, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_keyword_arguments_of_submit_are_the_fields_of_a_task() -> None:
-    assert tuple(TaskFields.__annotations__) == NewTask.__struct_fields__
+    assert sorted(TaskFields.__annotations__) == sorted(NewTask.__struct_fields__)

@@ -18,6 +18,7 @@ TOLD_BY = {
     "requeue": "failed",
     "review_retry": "reviewed",
     "review_later": "reviewed",
+    "overdue": "deadline_passed",
 }
 """Where two moves lead from one state to the same other, the event that tells which it was."""
 
@@ -149,6 +150,18 @@ async def be_stopped_by_a_guard(queue: Queue, _: MovedClock) -> None:
     await queue.approvals.reject(rejected.id)
 
 
+async def pass_the_deadline(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("deadline.on_passed", "fail")
+    limited = {"type": "code", "deadline": queue.now() + 60}
+    await queue.submit({**limited, "retry": {"strategy": "fixed", "initial_delay_sec": 3600}})
+    await queue.fail((await take(queue)).token, "crash")
+    await queue.submit(limited)
+    await queue.submit({**limited, "dependencies": ["later"]})
+    await queue.settings.set("guards", [{"type": "code"}])
+    await queue.submit(limited)
+    await pass_time(queue, clock, 120)
+
+
 PLAYS: list[Play] = [
     complete_a_child_of_a_waiting_parent,
     start_after_the_claim,
@@ -165,6 +178,7 @@ PLAYS: list[Play] = [
     be_cancelled,
     make_room_and_come_back,
     be_stopped_by_a_guard,
+    pass_the_deadline,
 ]
 
 
