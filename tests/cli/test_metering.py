@@ -47,4 +47,4 @@ def test_worker_logs_json_in_all_its_processes(terminal: Terminal) -> None:
         timeout=60,
     )
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert len([line for line in lines if line["message"].startswith("done: ")]) == 2
+    assert len([line for line in lines if line["message"].startswith("stopped: ")]) == 2

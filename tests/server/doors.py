@@ -185,6 +185,23 @@ async def _a_task(queue: Queue) -> Call:
     return Call({"task_id": await waiting(queue)}, {})
 
 
+@call("claims_log")
+async def _log(queue: Queue) -> Call:
+    claim = await held(queue)
+    return Call({"task_id": claim.id}, {"token": claim.token, "lines": [{"text": "hello"}]})
+
+
+@call("batch_log")
+async def _logs(queue: Queue) -> Call:
+    return Call({}, {"logs": [{"token": (await held(queue)).token, "lines": [{"text": "hello"}]}]})
+
+
+@call("bulk_page")
+async def _bulk(queue: Queue) -> Call:
+    await waiting(queue)
+    return Call({}, {"action": "cancel", "where": {"status": "ready"}})
+
+
 @call("batch_get", "batch_cancel")
 async def _some_tasks(queue: Queue) -> Call:
     return Call({}, {"task_ids": [await waiting(queue)]})
