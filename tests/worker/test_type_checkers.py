@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 HEAD = """
 from __future__ import annotations
 
@@ -130,3 +132,11 @@ def test_type_checkers_accept_what_is_right_and_find_every_mistake(checker: obje
     wrong = {number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# wrong")}
     assert len(wrong) == 13
     assert checker(file) == wrong
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("checker", [mypy, pyright])
+def test_type_checkers_accept_the_typed_example(checker: Callable[[Path], set[int]], tmp_path: Path) -> None:
+    file = tmp_path / "newsletter.py"
+    file.write_text((EXAMPLES / "newsletter.py").read_text(encoding="utf-8"))
+    assert checker(file) == set()
