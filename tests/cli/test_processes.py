@@ -31,7 +31,9 @@ def call(folder: Path, line: str, *, stdin: str | None = None, **environment: st
 
 
 def clean_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("SHIFTWORK_STORE", "NO_COLOR"))}
+    """Without what commands that other tests ran in this process have set for their children."""
+    set_here = ("SHIFTWORK_STORE", "SHIFTWORK_LOG_FORMAT", "NO_COLOR")
+    return {name: value for name, value in os.environ.items() if not name.startswith(set_here)}
 
 
 def in_terminal(folder: Path, line: str, columns: int, **environment: str) -> str:
