@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def artifacts() -> None:
-    """Keep files beside the queue, and read them back."""
+    """Store files with the queue, and read them back."""
 
 
 @artifacts.command()

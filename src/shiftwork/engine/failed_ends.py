@@ -1,4 +1,4 @@
-"""How dependencies ended that did not succeed, as dependents that go on without them are told."""
+"""How dependencies ended that did not succeed, for dependents that continue without them."""
 
 from __future__ import annotations
 

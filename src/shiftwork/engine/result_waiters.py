@@ -19,7 +19,7 @@ Kind = Literal["task", "dag"]
 _STATEMENTS: dict[Kind, str] = {"task": "ended_lineages", "dag": "ended_dags"}
 
 LISTEN_SEC = 3600.0
-"""How long a process is told of completed tasks after it last said that someone waits there."""
+"""How long completed tasks are announced to a process after it last registered a waiter."""
 
 FIRST_LOOKS_SEC = (1.0, 5.0, 15.0)
 """A completion that was under way when this process began to listen may not be announced: it is looked for."""

@@ -55,7 +55,7 @@ class PostgresTx:
         self.wakes: set[int] = set()
         self.ended: set[str] = set()
         self.told_ends: set[str] = set()
-        """Those of them that other processes are told of."""
+        """Those of them that are announced to other processes."""
         self.begun = False
         self.added: Counter[str] = Counter()
         """By table, the rows that were inserted in bulk."""

@@ -299,7 +299,7 @@ class SqliteStore:
     async def _watch_other_processes(
         self, turn: files.WriterLock, news: files.News, known: int, wakes: LocalWakes[Item]
     ) -> None:
-        """Which lanes they gave work to is not told, nor what ended, so all who wait are woken."""
+        """Other processes do not say which lanes got work or what ended, so every waiter is woken."""
         assert self._path is not None
         changes = files.FileChanges(files.turn_of(self._path))
         try:
