@@ -19,7 +19,8 @@ TESTS = $(if $(WORD),$(or $(wildcard tests/$(WORD)),-k '$(WORD)' $(MENTIONS)),$(
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench simulate prove-model requirements docs typescript screenshots clean
+.PHONY: help demo test check format bench bench-peers simulate prove prove-model prove-seeds soak requirements
+.PHONY: docs typescript screenshots clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,11 +43,23 @@ format: $(READY) ## Repair formatting and what the linter can repair
 bench: $(READY) ## Measure throughput and latency
 	@$(PY) -m bench --json .bench.json $(ARGS)
 
-simulate: $(READY) ## Live through a fleet's day: refusals, budgets, waits (ARGS="--tasks 300")
+bench-peers: $(READY) ## Measure Shiftwork and other queues in one run (ARGS="--only drain --peer graphile --quick")
+	@$(PY) -m bench.peers --json .bench-peers.json $(ARGS)
+
+simulate: $(READY) ## Live through a fleet's day, or a week of accounts with windows (ARGS="--tasks 300", ARGS=week)
 	@$(PY) -m simulate $(ARGS)
 
 prove-model: $(READY) ## Check the model of claims and dependencies in every interleaving
 	@$(PY) -m model
+
+prove-seeds: $(READY) ## Simulate the engine with faults, from a seed each (ARGS="--seeds 5000", or --seed 7)
+	@$(PY) -m tests.simulation $(ARGS)
+
+prove: $(READY) ## Inject faults into a fleet and count what is lost (ARGS="--store postgres --minutes 10")
+	@$(PY) -m bench.endurance prove $(ARGS)
+
+soak: $(READY) ## Load a fleet steadily and see that nothing grows (ARGS="--store postgres --minutes 60")
+	@$(PY) -m bench.endurance soak $(ARGS)
 
 requirements: $(READY) ## Show which requirement is proven by which test
 	@$(PY) -m tests.requirements $(ARGS)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from bench.stores import TICKS
+from bench.processor import TICKS
 from shiftwork import Queue
 from shiftwork.engine.lanes import TARGETED
 from shiftwork.store.store import Tx

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import apsw
 import asyncpg
 
+from bench.processor import seconds_of_tree
 from shiftwork import Queue
 from tests.services import Postgres
 
-TICKS = os.sysconf("SC_CLK_TCK")
 SERVER = {"synchronous_commit": "on", "shared_buffers": "512MB", "max_wal_size": "4GB"}
 
 
@@ -119,19 +119,7 @@ class PostgresPlace:
         await self.sql(url, "vacuum analyze", "checkpoint")
 
     def server_cpu(self) -> float:
-        """All processes whose ancestor is our postmaster; what ended is counted by its parent."""
-        total = 0.0
-        root = (self._server.sandbox.data / "postmaster.pid").read_text(encoding="ascii").split()[0]
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-            except OSError:
-                continue
-            if stat.parent.name == root:
-                total += sum(int(fields[n]) for n in (11, 12, 13, 14))
-            elif fields[1] == root:
-                total += int(fields[11]) + int(fields[12])
-        return total / TICKS
+        return seconds_of_tree([self._server.pid])
 
     def about(self) -> dict[str, str]:
         version = asyncio.run(self.sql(self._server.dsn(), "show server_version"))[0][0]

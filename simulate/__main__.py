@@ -1,4 +1,4 @@
-"""`python -m simulate`: live through a day twice and say what sharing was worth; exit 1 where something was wrong."""
+"""`python -m simulate`: live through a day or a week twice, and say what sharing was worth; exit 1 where it was not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from simulate import report
+from simulate import report, week, week_report
 from simulate.day import Size, one_day
 
 
@@ -22,17 +22,27 @@ async def simulate(size: Size) -> dict[str, Any]:
     return report.figures(shared, alone)
 
 
+async def simulate_week(size: week.Size) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="shiftwork-simulate-") as folder:
+        brain = await week.one_week(Path(folder), size, brain=True)
+        alone = await week.one_week(Path(folder), size, brain=False)
+    return week_report.figures(brain, alone)
+
+
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m simulate", description=__doc__)
-    for name, value in Size()._asdict().items():
+    of_week = arguments[:1] == ["week"]
+    defaults: Any = week.Size() if of_week else Size()
+    parser = argparse.ArgumentParser(prog=f"python -m simulate{' week' * of_week}", description=__doc__)
+    for name, value in defaults._asdict().items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    given = vars(parser.parse_args(arguments))
+    given = vars(parser.parse_args(arguments[of_week:]))
     in_json = given.pop("json")
     logging.getLogger("shiftwork").setLevel(logging.ERROR)
-    found = asyncio.run(simulate(Size(**given)))
-    print(json.dumps(found, indent=2) if in_json else "\n".join(report.lines(found)))
-    problems = report.wrong(found)
+    found = asyncio.run(simulate_week(week.Size(**given)) if of_week else simulate(Size(**given)))
+    said: Any = week_report if of_week else report
+    print(json.dumps(found, indent=2) if in_json else "\n".join(said.lines(found)))
+    problems = said.wrong(found)
     for problem in problems:
         print(f"wrong: {problem}", file=sys.stderr)
     return 1 if problems else 0

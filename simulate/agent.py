@@ -95,7 +95,7 @@ class Agent:
         if not self._shares:
             return now
         key = f"provider:{self.provider.name}"
-        return max((each.until for each in await self._queue.cooldowns.list() if each.key == key), default=now)
+        return max((each.until or now for each in await self._queue.cooldowns.list() if each.key == key), default=now)
 
     async def _refused(self, now: float, wait: float) -> float:
         if not self._shares:

@@ -14,7 +14,6 @@ import msgspec
 import shiftwork
 from shiftwork.cli import values
 from shiftwork.compat import loki_breaker_file
-from shiftwork.compat.views import view
 from shiftwork.engine import fingerprint
 from shiftwork.model import check, events, globs, graph, ids, keys, references
 from shiftwork.notifications import policy as notifications
@@ -32,6 +31,7 @@ from shiftwork.triggers.model import Cron, DagEnds
 from shiftwork.validation import patterns
 from shiftwork.validation import policy as verdict
 from shiftwork.validation import schema as schemas
+from shiftwork.views import view
 from shiftwork.waits import policy as guard
 
 SOURCE = Path(shiftwork.__file__).parent
@@ -350,18 +350,38 @@ _FAILURE_TEXT = 8_100
 
 PLACES: dict[str, Pattern | NoCaller | str] = {
     "artifacts/blob_store.py:_PLACE": Pattern(("0" * 16 + "/",)),
+    "batches/adapters.py:recent": NoCaller("reads the time of a batch in a provider's answer"),
+    "cli/accounts.py:_WINDOW": NoCaller("reads an option of the one who runs the program"),
+    **dict.fromkeys(
+        ("databases/map_file.py:_NAME", "databases/map_file.py:read_map"),
+        NoCaller("reads a file of the one who runs the program"),
+    ),
+    "prove/proxy.py:_LENGTH": NoCaller("reads requests of our own client"),
+    "providers/quota_headers.py:_ANTHROPIC": Pattern(("anthropic-ratelimit-", "anthropic-ratelimit-input-tokens-")),
+    "providers/quota_headers.py:_CODEX": Pattern(("x-codex-", "x-codex-primary-")),
+    "providers/quota_headers.py:_OPENAI": Pattern(("x-ratelimit-", "x-ratelimit-limit-")),
+    "providers/quota_headers.py:_UNIFIED": Pattern(("anthropic-ratelimit-unified-5h-", "a")),
+    **dict.fromkeys((f"store/migrate.py:{name}" for name in ("_NEEDS", "_STATEMENT", "_TABLE")), _SQL),
+    **dict.fromkeys((f"store/migrating.py:{name}" for name in ("_BUILDS", "_CHANGES", "_CREATES")), _SQL),
     "compat/bridges/redis/foreign.py:TRACEPARENT": Pattern(("00-", "00-" + "1" * 32 + "-")),
+    "a2a/card.py:load": NoCaller("reads a file of the one who runs the program"),
     "cli/values.py:_DURATION": Pattern(("1.",)),
     "cli/suggesting.py:_nearest": NoCaller("compares words that the one who runs the program typed"),
     "cli/values.py:when": "times on the command line",
     "cli/values.py:_parse": "words of the command line",
     "cli/values.py:_word": "words of the command line",
+    "integrations/claude_agent_sdk/program.py:tied_to_this_process": NoCaller("quotes the path of a program"),
+    "integrations/claude_agent_sdk/transcript.py:open": NoCaller("reads what the worker kept in its own steps"),
     "cli/work.py:_words": NoCaller("splits an option that the one who runs the program typed"),
     **dict.fromkeys(
         (f"config.py:{name}" for name in ("_PLACE", "_check", "_line_of", "parsed")),
         NoCaller("reads a file of the one who runs the program"),
     ),
     "client/executor.py:_HEADER": Pattern(("!",)),
+    "worker/session_files.py:_SESSION": Pattern(("a",), largest=255),
+    "worker/session_files.py:_WILD": NoCaller("reads a pattern of the one who runs the worker"),
+    "worker/session_files.py:_place": NoCaller("reads a pattern and a folder of the one who runs the worker"),
+    "wire/resource_metadata.py:_HOST": Pattern(("a.", "[1:")),
     "snapshots/snapshot_folder.py:_NAME": Pattern(("20260101T000000.",), largest=255),
     "snapshots/snapshot_folder.py:time_of": NoCaller("reads names that _NAME has matched"),
     "compat/loki_breaker_file.py:_LINE": Pattern(("a", '"a', "'a", "a:", "a: ")),
@@ -443,6 +463,7 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     "triggers/operations.py:_NAME": Pattern(("a",)),
     "budgets/allocator.py:span_of": NoCaller("reads days that the store wrote"),
     "notifications/policy.py:_LETTER": Pattern(("a@",), largest=2_000),
+    "notifications/policy.py:_SERVICE": Pattern(("a://", "a"), largest=2_000),
     "notifications/policy.py:_NUMBER": Pattern(("0x",), largest=2_000),
     "access/operations.py:_SECRET": Pattern(("sw_",)),
     "operation/declare.py:__init__": NoCaller("reads the paths of our own operations"),
@@ -476,8 +497,8 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
         for name in ("_NAME", "_PART", "_ROWS", "_INSERT", "_ONLY", "_TABLE", "_LEADING", "_PARAMETER", "write_schema")
     },
     "tracing.py:_FORM": Pattern(("00-", "00-" + "1" * 32)),
-    "compat/views/view.py:_BETWEEN": Pattern(("a.", "a[")),
-    "compat/views/view.py:time_in": "times of views",
+    "views/view.py:_BETWEEN": Pattern(("a.", "a[")),
+    "views/view.py:time_in": "times of views",
     "worker/outbox.py:_file": NoCaller("writes claim tokens of the queue as names of files, one class of characters"),
     "worker/program.py:_PLACEHOLDER": Pattern(("{", "{prompt")),
     **{

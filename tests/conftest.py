@@ -15,10 +15,35 @@ from shiftwork.testing import MovedClock
 from tests.services import Databases, Migrated, shared
 from tests.services import redis as redis_server
 
+TESTS = Path(__file__).parent
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+DEEP = os.environ.get("SHIFTWORK_DEEP") == "1"
+"""Also what takes long and seldom shows more."""
+ABOVE_THE_QUEUE = {
+    *("a2a", "acceptance", "bridges", "cli", "client", "integrations", "mcp", "server", "sinks", "worker"),
+}
+"""Folders whose subject uses the queue; tests/conformance shows that the queue is the same on both stores."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that may take long come first, so that no process is left alone with one at the end."""
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+    if not DEEP:
+        repeated = set(_repeated_on_postgres(items))
+        items[:] = [item for item in items if item not in repeated]
+        config.hook.pytest_deselected(items=list(repeated))
+
+
+def _repeated_on_postgres(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Above the queue, a test with further parameters runs with all of them on SQLite, with the first on PostgreSQL."""
+    seen: set[tuple[Path, str]] = set()
+    for item in items:
+        given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if given.get("store_url") == "postgres" and item.path.relative_to(TESTS).parts[0] in ABOVE_THE_QUEUE:
+            test = item.path, item.name.partition("[")[0]
+            if test in seen:
+                yield item
+            seen.add(test)
 
 
 @pytest.fixture(scope="session")

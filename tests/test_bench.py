@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import beside, report
+from bench import report
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,17 +30,6 @@ def test_unknown_measurement_is_refused_with_the_known_ones() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "there is no measurement 'speed'; there are submit, batches, drain" in done.stderr
-
-
-def test_peer_that_cannot_be_installed_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "PEERS_FOLDER", tmp_path)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    peer = beside.PEERS["sqlite"]._replace(packages=("no-such-queue-for-agents==1",))
-    with pytest.raises(
-        RuntimeError, match=r"huey could not be installed, so nothing stands beside ours: .*no-such-queue"
-    ):
-        beside.install(peer)
-    assert not (tmp_path / "huey" / ".installed").exists()
 
 
 async def one(_: report.Bench) -> None: ...

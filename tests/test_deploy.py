@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from shiftwork.cli.root import main
-from shiftwork.server.routes import DOORS
+from shiftwork.server.routes import ENDPOINTS
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
@@ -70,7 +70,7 @@ def test_image_health_check_uses_an_existing_route() -> None:
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     paths = re.findall(r"http://127\.0\.0\.1:8080(/\w+)", text)
     assert paths
-    assert set(paths) <= {door.path for door in DOORS}
+    assert set(paths) <= {endpoint.path for endpoint in ENDPOINTS}
 
 
 def test_image_copies_only_existing_files() -> None:

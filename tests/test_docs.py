@@ -15,6 +15,7 @@ import pytest
 import shiftwork
 from shiftwork import Queue
 from tests.client.serving import served
+from tests.crashes.fork_server import ForkServer
 from tests.services.common import free_port
 from tools import docs
 
@@ -27,6 +28,7 @@ RUN_ELSEWHERE = {
     "docs/documents/aegis.md": "tests/acceptance/test_aegis_end_to_end.py",
     "docs/documents/redis.md": "tests/bridges/redis/test_pages.py",
     "docs/howto/loki-folders.md": "tests/bridges/loki/test_page.py",
+    "docs/howto/many-databases.md": "tests/databases/test_page.py",
     "docs/howto/redis.md": "tests/bridges/redis/test_pages.py",
     "docs/howto/serve.md": "tests/server/test_pages.py",
     "docs/tutorial.md": "tests/test_tutorial.py",
@@ -71,17 +73,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.url
 
 
+@pytest.fixture(scope="module")
+def python() -> Iterator[ForkServer]:
+    with ForkServer("tests.snippets") as started:
+        yield started
+
+
 @pytest.mark.parametrize("code", snippets("python"))
 def test_python_snippet_runs_in_an_empty_folder(
-    code: str, server: str, tmp_path: Path, request: pytest.FixtureRequest
+    code: str, server: str, python: ForkServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     program = code.replace(SERVER, server)
     if DATABASE in program:
         program = program.replace(DATABASE, request.getfixturevalue("postgres_dsn"))
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    (folder := tmp_path / "empty").mkdir()
+    printed = tmp_path / "printed"
+    assert python.run("run", program, str(folder), str(printed)) == 0, printed.read_text()
     expected = re.search(r"print\(.*#\s*(.+)$", code, re.MULTILINE)
-    assert expected is None or expected[1].strip() in done.stdout
+    assert expected is None or expected[1].strip() in printed.read_text()
 
 
 @pytest.mark.parametrize("code", snippets("sh", SERVER))
@@ -150,7 +159,7 @@ def test_readme_names_every_method_of_the_queue() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     found = set(re.findall(r"\b[a-z_]+\b", readme))
     public = {name for name in dir(Queue) if not name.startswith("_") and callable(getattr(Queue, name))}
-    quiet = {"open", "close", "now", "in_workspace", "as_caller", "speaking_as"}
+    quiet = {"open", "close", "now", "in_workspace", "as_caller", "speaking_as", "databases", "find_token"}
     assert public - quiet - found == set()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.worker.command import load
+from tests.integrations.agents.model_server import model_server
 from tests.server.processes import start
 from tests.sinks.receivers import receiving
 from tests.worker.steps import until_status
@@ -110,3 +111,29 @@ def test_newsletter_is_typed_and_short() -> None:
     checked = subprocess.run(line, cwd=EXAMPLES.parent, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
     assert len([line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]) <= 60
+
+
+FORECAST = [
+    'The agent wants to call publish with {"text": "Rain in Oslo."}. May it?',
+    "It rains in Oslo.",
+    "3 calls of the model, 2 of tools",
+]
+
+
+@pytest.mark.parametrize("name", ["pydantic_ai_agent", "openai_agent", "langgraph_agent"])
+def test_agent_of_a_framework_is_paid_for_once(sqlite_url: str, tmp_path: Path, name: str) -> None:
+    assert run(f"frameworks/{name}.py", tmp_path, sqlite_url) == FORECAST
+
+
+async def test_claude_agent_is_paid_for_once(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with model_server() as server:
+        known = {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "none", "CLAUDE_CONFIG_DIR": str(tmp_path)}
+        for name, value in {**known, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}.items():
+            monkeypatch.setenv(name, value)
+        printed = await asyncio.to_thread(run, "frameworks/claude_agent.py", tmp_path, sqlite_url)
+    assert server.answered == ["weather", "publish", "words"]
+    assert printed == [
+        'The agent wants to call mcp__desk__publish with {"text": "It rains in Oslo."}. May it?',
+        "It rains in Oslo.",
+        "2 calls of tools: weather, publish",
+    ]

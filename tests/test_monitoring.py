@@ -70,7 +70,7 @@ WAITING = {'shiftwork_queue_depth{priority="high"': "5+0x60"}
 SCENES = [
     ("ShiftworkNothingIsDone", {**WAITING, 'tasks_completed_total{type="a"': "7+0x60"}),
     ("ShiftworkNoAgents", {**WAITING, 'shiftwork_agents{status="idle"': "0x60"}),
-    ("ShiftworkDutiesLate", {'shiftwork_duty_age_seconds{duty="reclaim"': "0+60x60"}),
+    ("ShiftworkMaintenanceLate", {'shiftwork_maintenance_age_seconds{maintenance_job="reclaim"': "0+60x60"}),
     ("ShiftworkBacklogAges", {"shiftwork_oldest_ready_seconds{": "4000+60x60"}),
     ("ShiftworkWaitsAreLong", {'task_queue_wait_seconds{quantile="p95"': "1000+0x60"}),
     ("ShiftworkFailures", {'shiftwork_failure_rate{agent_type="a"': "0.6+0x60"}),
@@ -128,7 +128,7 @@ def test_no_alert_is_raised_while_tasks_complete(tmp_path: Path) -> None:
         'tasks_completed_total{type="a"': "0+5x60",
         'shiftwork_agents{status="active"': "1+0x60",
         "tasks_dead_lettered_total{": "3+0x60",
-        'shiftwork_duty_age_seconds{duty="reclaim"': "1+0x60",
+        'shiftwork_maintenance_age_seconds{maintenance_job="reclaim"': "1+0x60",
         "shiftwork_oldest_ready_seconds{": "60+0x60",
         'shiftwork_failure_rate{agent_type="a"': "0.1+0x60",
     }
@@ -178,8 +178,8 @@ def test_grafana_dashboard_can_be_imported() -> None:
 async def test_promtool_accepts_a_metrics_scrape(tmp_path: Path) -> None:
     async with running(f"sqlite:///{tmp_path}/q.db") as server:
         await server.post("/api/tasks", {"type": "code"})
-        await finish(server.house.queue)
-        await dead_letter(server.house.queue)
+        await finish(server.state.queue)
+        await dead_letter(server.state.queue)
         scraped = (await server.call("GET", "/metrics")).body
     done = promtool.run("check", "metrics", stdin=scraped)
     assert b"error while linting" not in done.stderr

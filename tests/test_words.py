@@ -37,6 +37,8 @@ INSTEAD = {
     r"\b_?(MOST|LARGEST|LONGEST|SLOWEST|DEEPEST)_(?!URGENT\b)[A-Z]": "MAX_",
     r"\b_?(LEAST|SHORTEST|FEWEST|SMALLEST)_[A-Z]": "MIN_",
     r"(?m)^\s*# -{2,} .*-{5,}$": "a file per topic, without banners",
+    r"\bclass (Door|Doors|Ask)\b|\bDOORS\b|\bself\.(house|desk)\b|\bask\.(house|view)\b": "Endpoint, RequestContext",
+    r"\bDuty\b|\bduty:|shiftwork_duty|\bshiftwork duties\b": "maintenance, and a job of it",
     r"\bnoqa: A002\b": "nothing: the rule is off",
 }
 

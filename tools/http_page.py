@@ -6,9 +6,9 @@ import textwrap
 from typing import Any
 
 from shiftwork.model.errors import ShiftworkError
-from shiftwork.server.door import Door
+from shiftwork.server.endpoint import Endpoint
 from shiftwork.server.openapi import document, refusals
-from shiftwork.server.routes import DOORS
+from shiftwork.server.routes import ENDPOINTS
 
 INTRODUCTION = """# HTTP
 
@@ -36,32 +36,32 @@ GROUP = """## {name}
 
 def http_page() -> str:
     """Return every operation by group, in the order of declaration."""
-    reply = document(DOORS)
+    reply = document(ENDPOINTS)
     read, written = _without_own_errors("GET"), _without_own_errors("POST")
     always = _filled(f"Every operation with a scope can fail with {_listed(read)}.")
     changing = _filled(f"Every change can also fail with {_listed(written - read)}.")
     parts = [INTRODUCTION.format(always=always, changing=changing)]
-    for name in dict.fromkeys(door.group for door in DOORS):
-        rows = [_row(door, reply) for door in DOORS if door.group == name]
+    for name in dict.fromkeys(endpoint.group for endpoint in ENDPOINTS):
+        rows = [_row(endpoint, reply) for endpoint in ENDPOINTS if endpoint.group == name]
         parts.append(GROUP.format(name=name, rows="\n".join(rows)))
     return "\n".join(parts)
 
 
 def _without_own_errors(method: str) -> set[type[ShiftworkError]]:
     """Return the errors that any operation of this method with a scope can raise."""
-    (some, *_) = (door for door in DOORS if door.method == method and door.scope is not None)
+    (some, *_) = (endpoint for endpoint in ENDPOINTS if endpoint.method == method and endpoint.scope is not None)
     return refusals(some._replace(errors=()))
 
 
-def _row(door: Door, data: dict[str, Any]) -> str:
-    operation = data["paths"][door.path][door.method.lower()]
+def _row(endpoint: Endpoint, data: dict[str, Any]) -> str:
+    operation = data["paths"][endpoint.path][endpoint.method.lower()]
     takes = " ".join(filter(None, (_fields(operation, data), _query(operation, data))))
-    what = " ".join(door.description.split()) + (" *view*" if door.viewed else "")
-    own = set(door.errors) - refusals(door._replace(errors=()))
-    return (
-        f"| `{door.method} {door.path}` | {door.scope or '-'} | {what}{f'<br>*takes* {takes}' if takes else ''} "
-        f"| {_listed(own) or '-'} |"
-    )
+    what = " ".join(endpoint.description.split()) + (" *view*" if endpoint.viewed else "")
+    own = set(endpoint.errors) - refusals(endpoint._replace(errors=()))
+    call, scope = f"`{endpoint.method} {endpoint.path}`", endpoint.scope or "-"
+    if takes:
+        what += f"<br>*takes* {takes}"
+    return f"| {call} | {scope} | {what} | {_listed(own) or '-'} |"
 
 
 def _fields(operation: dict[str, Any], data: dict[str, Any]) -> str:

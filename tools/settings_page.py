@@ -29,7 +29,7 @@ MAX_USED = {
     "serialize_by": "../howto/fairness.md",
     "max_queue_size": "../howto/capacity.md",
     "budget.daily_usd": "../howto/budgets.md",
-    "archive_after_sec": "../howto/high-availability.md",
+    "archive_after_sec": "../howto/retention.md",
 }
 """The first table: each key with the page that explains it."""
 
@@ -53,11 +53,15 @@ TOPICS = {
     "Submission and results": (
         "idempotency", "allowed_types", "spawn", "guards", "require_decision_report", "on_missing_report",
     ),
-    "Breakers, rate limits and cooldowns": ("circuit_breaker", "rate_limit", "cooldown"),
+    "Breakers, rate limits and cooldowns": ("circuit_breaker", "rate_limit", "cooldown", "use_before_reset"),
     "Budgets": ("budget",),
+    "Batches": ("batches",),
     "Capacity": ("max_queue_size", "priority_quotas", "overflow", "warning_at", "critical_at"),
     "Alerts": ("min_agents", "alerts", "friction"),
-    "Retention": ("cancel", "purge", "archive_after_sec", "artifacts", "snapshots"),
+    "Retention": (
+        *("cancel", "purge", "archive_after_sec", "keep_archived_sec", "keep_events_sec"),
+        *("artifacts", "snapshots"),
+    ),
     "Maintenance": ("maintenance",),
     "Bounds": ("bounds",),
 }  # fmt: skip

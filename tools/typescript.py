@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from shiftwork.server.openapi import document
-from shiftwork.server.routes import DOORS
+from shiftwork.server.routes import ENDPOINTS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "clients" / "typescript"
 NEEDED = "The TypeScript client needs Node.js 20 or newer with npm on PATH."
@@ -23,7 +23,7 @@ def install(folder: Path) -> None:
 def build(folder: Path) -> None:
     """Write src/generated/ and dist/ of a package whose dependencies are installed."""
     described = folder / "openapi.json"
-    described.write_text(json.dumps(document(DOORS)), encoding="utf-8")
+    described.write_text(json.dumps(document(ENDPOINTS)), encoding="utf-8")
     run(folder, "npm", "run", "--silent", "generate", "--", described.name)
     described.unlink()
     run(folder, "npm", "run", "--silent", "build")

@@ -1,1 +1,1 @@
-"""Programs on other queues, run with a Python of their own: see `bench.beside`."""
+"""Shiftwork and other task queues in one interleaved run on one machine: `make bench-peers`."""

@@ -152,7 +152,7 @@ def _check(path: Path, text: str, key: str, value: object) -> None:
         raise InvalidConfig(f"there is no key `{key}`", where=where, hint=hint)
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise InvalidConfig(f"`{key}` must be text in quotes that is not empty", where=where)
-    if key == "store" and "://" not in value:
+    if key == "store" and "://" not in value and not value.startswith("shiftwork+map:"):
         hint = "Use sqlite:///file.db, postgresql://… or a server at http://…"
         raise InvalidConfig(f"`store` is {value!r}, which is not an address", where=where, hint=hint)
 

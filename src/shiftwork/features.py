@@ -2,12 +2,15 @@
 
 WITH_OPERATIONS = (
     "access",
+    "accounts",
     "agents",
     "artifacts",
+    "batches",
     "budgets",
     "bulk",
     "control",
     "dags",
+    "databases",
     "dead_letters",
     "engine",
     "limits",
@@ -15,6 +18,7 @@ WITH_OPERATIONS = (
     "observe",
     "settings",
     "snapshots",
+    "steering",
     "steps",
     "task_logs",
     "task_types",
@@ -22,3 +26,6 @@ WITH_OPERATIONS = (
     "waits",
 )
 """Those with an `api.py`, which declares their operations, and an `operations.py`, which implements them."""
+
+EXTENSIONS = ("compat",)
+"""Packages that register with the engine and the server when they are imported. Nothing depends on them."""

@@ -18,7 +18,7 @@ _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 class JsonLines(logging.Formatter):
-    """Beside the message stand the task and the trace it was logged in, and whatever the call gives as `extra`."""
+    """Next to the message: its task, its trace, and what the call passes as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {

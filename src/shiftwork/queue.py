@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable
 from typing import Self
 
 from shiftwork import config
+from shiftwork.access.model import TokenInfo
+from shiftwork.access.operations import find_token
 from shiftwork.artifacts.connect import open_blob_store
+from shiftwork.databases.map_file import is_map, read_map
+from shiftwork.databases.routed import RoutedCall
+from shiftwork.databases.routes import Routes
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.participants import PARTICIPANTS
 from shiftwork.engine.secrets import open_secret_box
 from shiftwork.model import check
 from shiftwork.model.bounds import MAX_NAME
+from shiftwork.model.errors import StoreError
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.operation.local import Call, Shared, load_implementations
 from shiftwork.operation.opening import Opening
@@ -27,8 +34,11 @@ load_implementations()
 class Queue(AnyQueue):
     """A durable task queue on SQLite or PostgreSQL. Every method is one transaction, answered after its commit."""
 
-    def __init__(self, shared: Shared, workspace: str, caller: Caller) -> None:
-        self.executor = Call(shared, workspace, caller)
+    def __init__(self, shared: Shared | Routes, workspace: str, caller: Caller) -> None:
+        self.executor: Call = (
+            RoutedCall(shared, workspace, caller) if isinstance(shared, Routes) else Call(shared, workspace, caller)
+        )
+        self._shared = shared
         super().__init__(self.executor)
 
     @classmethod
@@ -51,14 +61,16 @@ class Queue(AnyQueue):
     ) -> Opening[Queue]:
         """Open the queue at `sqlite:///path` or `postgresql://…`; creates its tables if there are none.
 
+        `shiftwork+map:/path/map.toml` opens a queue on all the databases that the file names.
+
         On PostgreSQL `?schema=name` keeps them in that schema; up to `pool_size` connections are opened. On SQLite a
         call waits `patience` seconds for writers of other processes.
 
         Without an address it is that of SHIFTWORK_STORE, of the nearest `shiftwork.toml`, or `sqlite:///shiftwork.db`.
 
         Await it, or use it with `async with`. Artifacts are stored in the folder or at the `s3://bucket/prefix` named
-        here or by SHIFTWORK_ARTIFACTS, else beside the SQLite file; snapshots in the folder named here or by
-        SHIFTWORK_SNAPSHOTS, else beside the SQLite file. Notifications go to addresses that are not public only with
+        here or by SHIFTWORK_ARTIFACTS, else next to the SQLite file; snapshots in the folder named here or by
+        SHIFTWORK_SNAPSHOTS, else next to the SQLite file. Notifications go to addresses that are not public only with
         `private_sinks` or SHIFTWORK_PRIVATE_SINKS=1. Secrets of sinks and hooks are encrypted with the key file
         `secrets_key` or SHIFTWORK_SECRETS_KEY_FILE.
 
@@ -71,31 +83,71 @@ class Queue(AnyQueue):
             blob_store = open_blob_store(artifacts, place)
             folder = open_folder(snapshots, place)
             secrets = open_secret_box(secrets_key)
-            store = await open_store(place, clock=clock, migrate_schema=migrate, pool_size=pool_size, patience=patience)
-            try:
-                engine = Engine(store, profile or "standard", seed, blob_store, folder, secrets, PARTICIPANTS)
+
+            async def connect(address: str) -> Shared:
+                store = await open_store(
+                    address, clock=clock, migrate_schema=migrate, pool_size=pool_size, patience=patience
+                )
+                try:
+                    engine = Engine(store, profile or "standard", seed, blob_store, folder, secrets, PARTICIPANTS)
+                except BaseException:
+                    await store.close()
+                    raise
                 engine.private_sinks = private_sinks or os.environ.get(PRIVATE_SINKS, "") in {"1", "true", "yes"}
-                return await cls._on(engine, workspace, actor, record_profile=profile is not None)
-            except BaseException:
-                await store.close()
-                raise
+                return Shared(engine)
+
+            queue = cls(await _open_databases(place, connect), workspace, Caller(actor))
+            return await queue._ready(record_profile=profile is not None)
 
         return Opening(opened)
 
-    @classmethod
-    async def _on(cls, engine: Engine, workspace: str, actor: str, *, record_profile: bool) -> Queue:
-        """A queue on an open store. A program that names no profile may only read."""
-        store = engine.store
-        queue = cls(Shared(engine), workspace, Caller(actor))
-        in_force = (await engine.settings_cache.get(store, workspace)).settings()
+    async def _ready(self, *, record_profile: bool) -> Self:
+        """The queue with its settings in force, or closed again."""
+        try:
+            await self._use_settings(record_profile=record_profile)
+        except BaseException:
+            await self._shared.close()
+            raise
+        return self
+
+    async def _use_settings(self, *, record_profile: bool) -> None:
+        """Read how long an operation may take. A program that names no profile may only read."""
+        engine, workspace = self.engine, self.workspace
+        in_force = (await engine.settings_cache.get(engine.store, workspace)).settings()
         if record_profile:
-            await store.run(lambda tx: engine.settings_cache.add(tx, workspace))
-        store.operation_max_sec = in_force.operation_max_sec
-        return queue
+            await engine.store.run(lambda tx: engine.settings_cache.add(tx, workspace))
+        for each in self.databases():
+            each.engine.store.operation_max_sec = in_force.operation_max_sec
+
+    def databases(self) -> list[Queue]:
+        """The same queue on each of its databases alone: for what is done in all of them, as maintenance is."""
+        if isinstance(self._shared, Routes):
+            return [Queue(shared, self.workspace, self.caller) for shared in self._shared.databases.values()]
+        return [self]
+
+    @property
+    def routes(self) -> Routes | None:
+        """Which database owns which workspace; None for a queue on one database."""
+        return self._shared if isinstance(self._shared, Routes) else None
+
+    async def find_token(self, secret: str) -> TokenInfo | None:
+        """The live token with this secret, of any workspace; the database that owns the workspace has it."""
+        away: StoreError | None = None
+        for each in self.databases():
+            try:
+                found = await find_token(each.engine, secret)
+            except StoreError as error:  # the token may be in another one
+                away = error
+                continue
+            if found is not None and self.in_workspace(found.workspace_id).engine is each.engine:
+                return found
+        if away is not None:
+            raise away
+        return None
 
     @property
     def url(self) -> str:
-        return self.engine.store.url
+        return self.engine.store.url if self.routes is None else self.routes.map.url
 
     @property
     def caller(self) -> Caller:
@@ -110,22 +162,37 @@ class Queue(AnyQueue):
         return self.engine.store.now()
 
     def in_workspace(self, name: str) -> Self:
-        return type(self)(self.executor.shared, check_workspace(name), self.caller)
+        return type(self)(self._shared, check_workspace(name), self.caller)
 
     def as_caller(self, actor: str, request_id: str | None = None) -> Self:
         request_id = check.text(request_id, "request_id", MAX_NAME)
         caller = self.caller._replace(actor=check.name(actor, "actor"), request_id=request_id)
-        return type(self)(self.executor.shared, self.workspace, caller)
+        return type(self)(self._shared, self.workspace, caller)
 
     def speaking_as(self, caller: Caller) -> Queue:
         """For doors, which know who comes in and to which workspace."""
-        return Queue(self.executor.shared, caller.workspace or self.workspace, caller)
+        return Queue(self._shared, caller.workspace or self.workspace, caller)
 
     async def close(self) -> None:
-        await self.executor.shared.claim_waiters.close()
-        await self.executor.shared.result_waiters.close()
-        await self.executor.shared.drain()
-        await self.executor.shared.tally.close()
-        await self.engine.store.close()
+        await self._shared.close()
         if self.engine.blob_store is not None:
             await self.engine.blob_store.close()
+
+
+async def _open_databases(place: str, connect: Callable[[str], Awaitable[Shared]]) -> Shared | Routes:
+    """The database at an address, or all those of a map."""
+    if not is_map(place):
+        return await connect(place)
+    where = read_map(place)
+    opened: dict[str, Shared] = {}
+    routes: Routes | None = None
+    try:
+        for name, address in where.databases.items():
+            opened[name] = await connect(address)
+        routes = Routes(where, opened)
+        await routes.open()
+    except BaseException:
+        for shared in opened.values():
+            await shared.close()
+        raise
+    return routes

@@ -1,4 +1,4 @@
-"""Traces: where work comes from, carried as a W3C `traceparent`; spans only where OpenTelemetry is in use.
+"""Traces: where work comes from, carried as a W3C `traceparent`; spans and metrics only where OpenTelemetry is in use.
 
 Nothing of OpenTelemetry is imported here unless the environment names a receiver. A program that has set it up itself
 gets its spans without that.
@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol
@@ -18,11 +18,10 @@ from typing import Any, Literal, Protocol
 log = logging.getLogger("shiftwork.tracing")
 PATTERN = r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$"
 VARIABLE = "TRACEPARENT"
-"""How a command is told, and tells us, which trace it belongs to."""
+"""The environment variables and output lines that carry a command's trace."""
 
 Kind = Literal["internal", "server", "producer", "consumer"]
 _FORM = re.compile(PATTERN)
-_RECEIVERS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _carried: ContextVar[str | None] = ContextVar("shiftwork_traceparent", default=None)
 _task: ContextVar[HasId | None] = ContextVar("shiftwork_task", default=None)
 
@@ -33,9 +32,22 @@ class HasId(Protocol):
 
 
 def set_up(service: str) -> None:
-    """Send spans by OTLP over HTTP to the receiver that the standard variables name, if any."""
-    if not any(os.environ.get(name) for name in _RECEIVERS) or _is_off():
-        return
+    """Send spans and metrics by OTLP over HTTP to the receivers that the standard variables name, if any."""
+    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": service}
+    if _is_wanted("TRACES"):
+        _send_spans(named)
+    if _is_wanted("METRICS"):
+        _send_metrics(named)
+
+
+def _is_wanted(signal: str) -> bool:
+    receivers = (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    off = disabled or os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp") == "none"
+    return any(os.environ.get(name) for name in receivers) and not off
+
+
+def _send_spans(named: dict[str, str]) -> None:
     try:
         from opentelemetry import trace  # noqa: PLC0415  # an extra
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415  # the same
@@ -45,15 +57,23 @@ def set_up(service: str) -> None:
     except ImportError as error:
         log.warning("no traces are sent: %s is not installed; pip install 'shiftwork[otel]'", error.name)
         return
-    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": service}
     provider = TracerProvider(resource=Resource.create(named))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)  # it sends what is left when the process ends
 
 
-def _is_off() -> bool:
-    disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    return disabled or os.environ.get("OTEL_TRACES_EXPORTER", "otlp") == "none"
+def _send_metrics(named: dict[str, str]) -> None:
+    try:
+        from opentelemetry import metrics  # noqa: PLC0415  # an extra
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415  # the same
+        from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415  # the same
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415  # the same
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415  # the same
+    except ImportError as error:
+        log.warning("no metrics are sent: %s is not installed; pip install 'shiftwork[otel]'", error.name)
+        return
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+    metrics.set_meter_provider(MeterProvider([reader], resource=Resource.create(named)))  # it sends the rest at the end
 
 
 def _api() -> Any:
@@ -63,6 +83,22 @@ def _api() -> Any:
 
 def is_on() -> bool:
     return _api() is not None
+
+
+def meter() -> Any:
+    """Where metrics of this process are made; None where OpenTelemetry's are not in use."""
+    api = sys.modules.get("opentelemetry.metrics")
+    if api is None:
+        return None
+    provider = api.get_meter_provider()
+    is_set_up = hasattr(provider, "force_flush")  # the API alone has a stand-in, which keeps all it is asked for
+    return provider.get_meter("shiftwork") if is_set_up else None
+
+
+def annotate(facts: Mapping[str, str | float | None]) -> None:
+    """Add to the span that runs here what is known only now."""
+    if (api := _api()) is not None:
+        api.get_current_span().set_attributes({name: value for name, value in facts.items() if value is not None})
 
 
 def read(text: str | None) -> str | None:

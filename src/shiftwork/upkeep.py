@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def upkeep(queue: AnyQueue) -> list[Coroutine[Any, Any, None]]:
-    """To be run beside the work until it ends, each in a task of its own; nothing for a server's queue, which has it.
+    """To run until the work ends, each in a task of its own; nothing for a server's queue, which has it.
 
     Many processes may do it at once: a job's row is locked by the one that runs it, and a delivery by its sender.
     """
@@ -22,7 +22,9 @@ def upkeep(queue: AnyQueue) -> list[Coroutine[Any, Any, None]]:
     from shiftwork.maintenance.loop import run_forever  # noqa: PLC0415  # a worker of a server loads no engine
     from shiftwork.notifications.sender import NotificationSender  # noqa: PLC0415  # likewise
 
-    return [run_forever(opened.engine), NotificationSender(opened.engine).run_forever()]
+    engines = [each.engine for each in opened.databases()]
+    senders = [NotificationSender(engine) for engine in engines]
+    return [*(run_forever(engine) for engine in engines), *(sender.run_forever() for sender in senders)]
 
 
 def opened_here(queue: AnyQueue) -> Queue | None:

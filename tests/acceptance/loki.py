@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shiftwork.compat.views.view import time_in
+from shiftwork.views.view import time_in
 from tests.server.running import Running, running
 
 STANDS_AT = 1_790_000_000.0

@@ -24,7 +24,7 @@ class Protocol:
     def __init__(self, api: Running, redis: Client, url: str) -> None:
         self.api = api
         self.redis = redis
-        self.queue = api.house.queue
+        self.queue = api.state.queue
         self.bridge = orchestrator(self.queue, url)
         self._numbers = itertools.count(1)
 
@@ -93,5 +93,5 @@ async def served(store_url: str, redis_url: str, patch: pytest.MonkeyPatch) -> A
         protocol = Protocol(api, redis, redis_url)
         await api.call("PATCH", "/api/settings", {"profile": "redis"})  # where the workspace was there before
         yield protocol
-        await protocol.bridge.desk.redis.aclose()
+        await protocol.bridge.context.redis.aclose()
     await redis.aclose()

@@ -24,7 +24,7 @@ async def aegis(store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 async def row(aegis: Aegis, task: dict[str, Any]) -> dict[str, Any]:
     """The task as the document's own table shows it."""
-    (found,) = await sql(aegis.api.house.queue, f"select * from agent_task_queue where id = '{task['id']}'")
+    (found,) = await sql(aegis.api.state.queue, f"select * from agent_task_queue where id = '{task['id']}'")
     return found
 
 
@@ -141,7 +141,7 @@ async def test_new_task_has_documented_columns_and_defaults(aegis: Aegis) -> Non
         *("id", "workspace_id", "agent_id", "status", "attempt", "max_attempts", "created_at", "updated_at")
     }
     assert tuple(await row(aegis, task)) == COLUMNS
-    assert len(await sql(aegis.api.house.queue, "select id from agent_task_queue")) == 1
+    assert len(await sql(aegis.api.state.queue, "select id from agent_task_queue")) == 1
 
 
 @pytest.mark.requirement("A-021", "A-022", "A-023", "A-031", "A-035")
@@ -241,7 +241,7 @@ async def test_released_task_has_no_execution_times(aegis: Aegis) -> None:
 
 @pytest.mark.requirement("A-049", "A-050", "A-051")
 async def test_documented_indexes_of_the_table_exist(aegis: Aegis) -> None:
-    queue = aegis.api.house.queue
+    queue = aegis.api.state.queue
     table, name, text = ("pg_indexes", "indexname", "indexdef")
     if queue.url.startswith("sqlite"):
         table, name, text = ("sqlite_master", "name", "sql")

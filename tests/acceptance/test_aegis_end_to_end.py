@@ -113,7 +113,7 @@ async def test_token_sets_the_workspace_and_is_limited_to_its_daemon(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(store_url, monkeypatch, tokens=True) as aegis:
-        queue = aegis.api.house.queue.in_workspace(WORKSPACE)
+        queue = aegis.api.state.queue.in_workspace(WORKSPACE)
         user = (await queue.tokens.create("user", ["read", "submit", "operate"])).secret
         daemons = [(await queue.tokens.create(f"daemon-{n}", ["work"])).secret for n in (1, 2)]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from shiftwork.compat.views.view import time_in
-from shiftwork.server.routes import DOORS
+from shiftwork.server.routes import ENDPOINTS
+from shiftwork.views.view import time_in
 from tests.acceptance.coscientist import Coscientist, at, served
 from tests.worker.steps import until
 
@@ -44,7 +44,7 @@ INTERFACES = {
 @pytest.mark.requirement("C-001")
 async def test_supervisor_workers_and_memory_have_their_interfaces(queue: Coscientist) -> None:
     paths = (await queue.api.get("/openapi.json"))["paths"]
-    scopes = {f"{door.method} {door.path}": door.scope for door in DOORS}
+    scopes = {f"{endpoint.method} {endpoint.path}": endpoint.scope for endpoint in ENDPOINTS}
     for role, calls in INTERFACES.items():
         for call in calls:
             method, path = call.split(" ")

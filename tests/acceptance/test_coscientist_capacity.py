@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from shiftwork.compat.views.view import time_in
+from shiftwork.views.view import time_in
 from tests.acceptance.coscientist import Coscientist, served
 
 CAPACITY = ("capacity.warning", "capacity.critical", "capacity.normal")
@@ -148,8 +148,8 @@ async def test_task_stuck_in_executing_raises_an_alert(queue: Coscientist) -> No
 
 async def test_alert_conditions_are_checked_every_thirty_seconds(queue: Coscientist) -> None:
     async def looked() -> tuple[int, float]:
-        (duty,) = [duty for duty in (await queue.read("/api/duties"))["items"] if duty["name"] == "alerts"]
-        return duty["runs"], time_in(duty["last_run_at"])
+        (job,) = [job for job in (await queue.read("/api/duties"))["items"] if job["name"] == "alerts"]
+        return job["runs"], time_in(job["last_run_at"])
 
     await queue.pass_time(30)
     runs, at = await looked()

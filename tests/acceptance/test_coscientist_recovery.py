@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from shiftwork import Queue
-from shiftwork.compat.views.view import time_in
 from shiftwork.snapshots.copy import restore
+from shiftwork.views.view import time_in
 from tests.acceptance.coscientist import Coscientist, at, served
 from tests.server.processes import ServerProcess, start
 
@@ -307,7 +307,7 @@ async def test_cycle_is_refused_at_submit(queue: Coscientist) -> None:
 async def test_maintenance_runs_at_its_intervals(queue: Coscientist) -> None:
     async def runs() -> dict[str, tuple[int, float]]:
         listed = (await queue.read("/api/duties"))["items"]
-        return {duty["name"]: (duty["runs"], time_in(duty["last_run_at"])) for duty in listed}
+        return {job["name"]: (job["runs"], time_in(job["last_run_at"])) for job in listed}
 
     periods = {"metrics": 30, "snapshot": 60, "displaced": 300, "stale": 600}
     await queue.pass_time(600)

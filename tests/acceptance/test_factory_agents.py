@@ -169,7 +169,7 @@ async def test_idle_agent_polls_every_five_seconds(factory: Factory, monkeypatch
 async def test_waiting_agent_is_woken_by_new_work(factory: Factory) -> None:
     await factory.register()
     waiting = asyncio.create_task(factory.claim(wait_sec=20))
-    await until(lambda: bool(factory.api.house.queue.executor.shared.claim_waiters._waiters))
+    await until(lambda: bool(factory.api.state.queue.executor.shared.claim_waiters._waiters))
     task = await factory.create()
     assert (await waiting)["id"] == task["id"]
 

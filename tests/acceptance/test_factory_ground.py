@@ -98,7 +98,7 @@ async def test_documented_sql_queries_work(factory: Factory) -> None:
     await factory.register(max_concurrent_tasks=2)
     task = await factory.running(title="Now")
     await factory.create(title="Later")
-    queue = factory.api.house.queue
+    queue = factory.api.state.queue
     busy = "SELECT * FROM tasks WHERE status = 'RUNNING'"
     stale = """
         SELECT * FROM tasks
@@ -137,14 +137,14 @@ async def test_events_need_no_redis_and_are_published_by_a_bridge(factory: Facto
     assert ("task.ready", alone["id"]) in await factory.events()
     redis = Redis.from_url(redis_url, decode_responses=True)
     assert await redis.keys("*") == []
-    bridge = orchestrator(factory.api.house.queue, redis_url, events=True)
+    bridge = orchestrator(factory.api.state.queue, redis_url, events=True)
     await bridge.run_once()
     task = await factory.create()
     await bridge.run_once()
     seen_events = [(entry["event"], entry["task_id"]) for entry in await entries(redis, "stream:events")]
     assert ("task.created", task["id"]) in seen_events
     assert [entry["task_id"] for entry in await entries(redis, TASK)] == ids([alone, task])
-    await bridge.desk.redis.aclose()
+    await bridge.context.redis.aclose()
     await redis.aclose()
 
 

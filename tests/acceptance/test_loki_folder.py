@@ -18,7 +18,7 @@ from tests.server.running import running
 @pytest.fixture
 async def loki(store_url: str) -> AsyncIterator[Loki]:
     """A server whose clock continues, as the bridge's does."""
-    async with running(store_url, profile="loki", duties=True, test_clock=False) as api:
+    async with running(store_url, profile="loki", maintenance=True, test_clock=False) as api:
         yield Loki(api)
 
 

@@ -43,6 +43,8 @@ COMMANDS = [
     ("show {waiting}", "waits for", '"blocked_by"'),
     ("explain {waiting}", "missing_dependency", '"holds"'),
     ("explain", "waiting", '"causes"'),
+    ("tell {waiting} hurry", "instruction 1 waits", '"status": "waiting"'),
+    ("instructions {waiting}", "nothing was sent", "[]"),
     ("logs {logged}", "fetched", '"text": "fetched"'),
     ("events --task {done} --limit 1", "task.created", '"verb": "submitted"'),
     ("history {done}", "task.completed", '"verb": "completed"'),
@@ -154,6 +156,12 @@ COMMANDS = [
     ("cooldowns list", "no cooldowns", "[]"),
     ("cooldowns set model:opus,provider:x 15m --reason bill", "provider:x,model:opus cools down", '"model": "opus"'),
     ("cooldowns lift model:opus", "had no cooldown", '"lifted": false'),
+    ("accounts list", "no accounts", "[]"),
+    ("accounts set openai main --window 5h=1000tokens", "0% (0 of 1000 tokens)", '"capacity": 1000.0'),
+    ("accounts renew openai main", "did not rest", '"renewed": false'),
+    ("accounts remove openai main", "openai main", '"removed": false'),
+    ("batches list", "none", "[]"),
+    ("workspaces list", "default", '"name": "default"'),
     ("limits", "no limits", "[]"),
     ("limits list", "no limits", "[]"),
     ("limits set type:docs --concurrency 2 --requests 9 --window 1m", "type:docs limited", '"window_sec": 60'),
@@ -201,13 +209,14 @@ COMMANDS = [
     ("deliveries redeliver --sink {sink}", "0 sent again", '"redelivered": 0'),
     ("tokens create ci --scope work --scope submit --expires 30d", "sw_", '"secret": "sw_'),
     ("tokens revoke {token}", "ci revoked", '"status": "revoked"'),
-    ("duties", "no job has run yet", "[]"),
-    ("duties --run", "nothing to do", "{}"),
+    ("maintenance", "no job has run yet", "[]"),
+    ("maintenance --run", "nothing to do", "{}"),
     ("migrate", "up to date", '"up_to_date": true'),
     ("migrate --check", "up to date", '"up_to_date": true'),
     ("doctor", "is writable", '"level": "ok"'),
     ("watch --once", "Running (", '"running": ['),
-    ("prove --tasks 40 --agents 2 --every 0.3", "outside actions done twice", '"lost": 0'),
+    ("prove --minutes 0.01 --every 0 --workers 2 --faults cut", "effects that happened twice", '"lost": 0'),
+    ("soak --minutes 0.1 --rate 20 --sample 0.5", "tasks in the tables", '"lost": 0'),
     ("completion bash", "_SHIFTWORK_COMPLETE=bash_complete", '"shell": "bash"'),
     ("version", "shiftwork 0", '"python"'),
     ("config", "SHIFTWORK_STORE", '"source": "SHIFTWORK_STORE"'),
@@ -215,8 +224,19 @@ COMMANDS = [
     ("submit code --payload a=1 --payload b:=2 --prompt Hello --retry strategy=fixed", "ready", '"status": "ready"'),
 ]
 # They have tests of their own.
-STARTS = {"work", "demo", "serve", "mcp", "metrics", "bridge loki", "bridge redis", "sinks test", "snapshot list"}
-STARTS |= {"restore", "copy"}
+STARTS = {
+    "work",
+    "demo",
+    "serve",
+    "mcp",
+    "a2a",
+    "metrics",
+    "bridge loki",
+    "bridge redis",
+    "sinks test",
+    "snapshot list",
+}
+STARTS |= {"restore", "copy", "accounts report", "batches show", "workspaces move"}
 STARTS |= {
     f"triggers {name}" for name in ("add", "list", "show", "pause", "resume", "remove", "fire", "preview", "firings")
 }
@@ -240,7 +260,7 @@ def test_command_prints_json_for_programs(terminal: Terminal, line: str, _text: 
 
 
 def prepare(terminal: Terminal, line: str) -> None:
-    if not line.startswith(("dlq", "duties")):
+    if not line.startswith(("dlq", "maintenance")):
         terminal.done()
         terminal.ready()
     terminal.text("migrate")

@@ -51,7 +51,7 @@ def test_queue_is_copied_there_and_back(each_terminal: Terminal, tmp_path: Path)
     output = each_terminal.json("copy", each_terminal.url, there, "--verify")
     assert f"{output['rows']} rows, checksum {output['checksum']}" in each_terminal.text("copy", there, back)
     assert tasks(Terminal(back)) == tasks(each_terminal)
-    assert [duty["name"] for duty in Terminal(back).json("duties")] == ["restore"]
+    assert [job["name"] for job in Terminal(back).json("maintenance")] == ["restore"]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ def test_healthy_queue_has_no_findings(each_terminal: Terminal) -> None:
     each_terminal.done()
     found = each_terminal.json("doctor")
     assert {finding["level"] for finding in found} == {"ok"}
-    assert {"store", "schema", "clock", "waiting", "dependencies", "duties"} <= {finding["check"] for finding in found}
+    assert {"store", "schema", "clock", "waiting", "dependencies", "maintenance"} <= {
+        finding["check"] for finding in found
+    }
 
 
 def test_missing_queue_is_an_error(terminal: Terminal, tmp_path: Path) -> None:
@@ -97,8 +99,8 @@ def test_tasks_no_agent_can_take_are_found(terminal: Terminal) -> None:
     whats = [finding["what"] for finding in findings(terminal, "waiting")]
     assert whats == [
         "2 tasks (train): no registered agent can take them: they need type train, capability gpu",
-        "1 task (code): agents with free slots can take them",
-        "1 task (chat): no registered agent can take them: they need type chat, being agent bob",
+        "1 task (code): agents with free slots can take it",
+        "1 task (chat): no registered agent can take it: it needs type chat, being agent bob",
     ]
 
 
@@ -112,7 +114,7 @@ def test_spent_day_is_found(terminal: Terminal) -> None:
     terminal.on_queue(prepare)
     (finding,) = findings(terminal, "waiting")
     assert (finding["level"], finding["hint"]) == ("warning", "Raise budget.daily_usd, or wait for the next day (UTC).")
-    assert finding["what"].startswith("1 task (code): the day's budget has too little left for them, until ")
+    assert finding["what"].startswith("1 task (code): the day's budget has too little left for it, until ")
 
 
 def test_types_with_all_agents_away_are_found(terminal: Terminal) -> None:
@@ -142,9 +144,9 @@ def test_missing_maintenance_is_found(terminal: Terminal) -> None:
         await queue.claim("coder", start=True)
 
     terminal.on_queue(prepare)
-    assert findings(terminal, "duties")[0]["level"] == "warning"
-    terminal.text("duties", "--run")
-    assert findings(terminal, "duties")[0]["level"] == "ok"
+    assert findings(terminal, "maintenance")[0]["level"] == "warning"
+    terminal.text("maintenance", "--run")
+    assert findings(terminal, "maintenance")[0]["level"] == "ok"
 
 
 def test_clock_difference_is_found(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +256,7 @@ def test_late_maintenance_job_is_found(terminal: Terminal) -> None:
 
     terminal.ready()
     terminal.on_queue(let_one_fail)
-    (finding,) = findings(terminal, "duties")
+    (finding,) = findings(terminal, "maintenance")
     assert finding["level"] == "warning"
     assert "late: retention (6" in finding["what"]
-    assert "s late" in terminal.text("duties")
+    assert "s late" in terminal.text("maintenance")

@@ -189,7 +189,7 @@ def test_mistyped_path_creates_no_queue(terminal: Terminal, tmp_path: Path) -> N
         "status",
         "events",
         "pause",
-        "duties",
+        "maintenance",
         "migrate --check",
     ):
         output = terminal.run(*line.split(), "--json")
@@ -208,7 +208,7 @@ def test_invalid_command_creates_no_queue(terminal: Terminal, tmp_path: Path, li
     ("url", "code", "part"),
     [
         ("work.db", 2, "'work.db' is not a kind of store"),
-        ("mysql://host/db", 2, "'mysql' is not a kind of store (at --store). Use sqlite:///file.db, postgresql://… or"),
+        ("mysql://host/db", 2, "'mysql' is not a kind of store (at --store). Use sqlite:///file.db, postgresql://…"),
         ("sqlite:///", 2, "names no file"),
         ("sqlite:////nowhere/at/all.db", 5, "the folder /nowhere/at does not exist"),
         ("postgresql://nobody@127.0.0.1:1/none", 5, "PostgreSQL: "),

@@ -14,7 +14,10 @@ from tests.cli.terminal import Run, Terminal
 from tests.cli.test_commands import COMMANDS
 from tests.client.serving import served
 
-ON_DATABASES = ("migrate", "migrate --check", "duties --run", "prove --tasks 40 --agents 2 --every 0.3")
+ON_DATABASES = (
+    *("migrate", "migrate --check", "maintenance --run"),
+    *(line for line, _, _ in COMMANDS if line.startswith(("prove", "soak"))),
+)
 LINES = [row for row in COMMANDS if row[0] not in {*ON_DATABASES, "doctor"}]  # a server has no folder to be written
 
 
@@ -31,19 +34,19 @@ class Remote(Terminal):
 
 @pytest.fixture
 def remote(tmp_path: Path, sqlite_url: str) -> Iterator[Remote]:
-    with served(sqlite_url, duties=False) as server:
+    with served(sqlite_url, maintenance=False) as server:
         yield Remote(tmp_path, sqlite_url, server.url)
 
 
 @pytest.fixture
 def guarded(tmp_path: Path, sqlite_url: str) -> Iterator[Remote]:
-    with served(sqlite_url, duties=False, tokens=True) as server:
+    with served(sqlite_url, maintenance=False, tokens=True) as server:
         yield Remote(tmp_path, sqlite_url, server.url)
 
 
 @pytest.mark.parametrize(("line", "text", "word"), LINES, ids=[line for line, _, _ in LINES])
 def test_command_through_a_server_answers_like_on_the_database(remote: Remote, line: str, text: str, word: str) -> None:
-    if not line.startswith(("dlq", "duties")):
+    if not line.startswith(("dlq", "maintenance")):
         remote.done()
         remote.ready()
     assert text in remote.text(*remote.fill(line))
@@ -100,9 +103,9 @@ def test_doctor_checks_what_a_server_tells(guarded: Remote) -> None:
     done = guarded.run("doctor", "--json", SHIFTWORK_TOKEN=known)
     assert done.code == 0, done.err
     found = {finding["check"]: finding for finding in json.loads(done.out)}
-    assert set(found) >= {"server", "clock", "waiting", "duties"}
+    assert set(found) >= {"server", "clock", "waiting", "maintenance"}
     assert found["server"]["what"].startswith(f"{guarded.server} answered after ")
-    assert found["waiting"]["what"] == "1 task (code): no registered agent can take them: they need type code"
+    assert found["waiting"]["what"] == "1 task (code): no registered agent can take it: it needs type code"
     limited = secret(guarded, "default", "read")
     levels = {finding["level"] for finding in json.loads(guarded.run("doctor", "--json", SHIFTWORK_TOKEN=limited).out)}
     assert "error" not in levels

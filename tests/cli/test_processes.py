@@ -436,7 +436,7 @@ def test_status_says_why_work_waits(tmp_path: Path) -> None:
     call(tmp_path, "submit code")
     text = call(tmp_path, "status").stdout
     assert "Why work waits (1 waiting, nothing runs)" in text
-    assert "no registered agent can take them: they need type code" in text
+    assert "no registered agent can take it: it needs type code" in text
     found = json.loads(call(tmp_path, "status --json").stdout)
     assert [(cause["kind"], cause["tasks"]) for cause in found["blocked"]["causes"]] == [("no_agent", 1)]
 

@@ -26,7 +26,7 @@ def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Termina
         yield Terminal(request.getfixturevalue(f"{request.param}_url"), tmp_path)
         return
     url = request.getfixturevalue("sqlite_url")
-    with served(url, duties=False) as server:
+    with served(url, maintenance=False) as server:
         yield Remote(tmp_path, url, server.url)
 
 

@@ -16,7 +16,7 @@ def served(store: str, **options: Any) -> Iterator[Running]:
     made: list[tuple[Running, asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def serve() -> None:
-        async with running(store, **{"test_clock": False, "duties": True, **options}) as server:
+        async with running(store, **{"test_clock": False, "maintenance": True, **options}) as server:
             end = asyncio.Event()
             made.append((server, asyncio.get_running_loop(), end))
             ready.set()

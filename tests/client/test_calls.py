@@ -294,9 +294,9 @@ async def test_large_batches_are_sent_in_parts(shop: Client) -> None:
 async def test_server_clock_is_used_by_the_client(store_url: str) -> None:
     with served(store_url, test_clock=True) as server:
         async with Client.open(server.url) as before:
-            assert abs(before.now() - server.house.queue.now()) < 60
-        assert server.house.clock is not None
-        server.house.clock.advance(86_400)
+            assert abs(before.now() - server.state.queue.now()) < 60
+        assert server.state.clock is not None
+        server.state.clock.advance(86_400)
         async with Client.open(server.url) as after:
             assert after.now() - before.now() > 86_000
 

@@ -10,8 +10,7 @@ import apsw
 import asyncpg
 import msgspec
 
-from shiftwork import Assignment, Queue
-from shiftwork.compat import views
+from shiftwork import Assignment, Queue, views
 from shiftwork.snapshots.snapshot_folder import SnapshotFolder
 from shiftwork.store.postgres_opening import split_url
 

@@ -228,7 +228,8 @@ async def test_acknowledged_alerts_are_deleted_after_retention_and_open_ones_kep
     assert await queue.alerts.list() == [second]
 
 
-async def test_without_retention_setting_alerts_are_kept(queue: Queue, clock: MovedClock) -> None:
+async def test_without_retention_alerts_are_kept(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("archive_after_sec", None)
     await dead_letter(queue)
     (alert,) = await queue.alerts.list()
     await queue.alerts.acknowledge(alert.seq)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shiftwork import Completion, Queue, Usage
-from shiftwork.artifacts import maintenance as duty
+from shiftwork.artifacts import maintenance as job
 from shiftwork.artifacts.blob_store import BlobStore
 from shiftwork.artifacts.spool import BLOCK
 from shiftwork.maintenance.loop import run_once
@@ -352,7 +352,7 @@ async def test_purged_task_releases_its_artifacts(queue: Queue, clock: MovedCloc
 async def test_files_left_by_a_crash_after_row_deletion_are_removed_later(queue: Queue, clock: MovedClock) -> None:
     await queue.artifacts.put(b"loose")
     clock.advance(DAY + 1)
-    await queue.engine.store.run(lambda tx: duty.collect(tx, queue.engine))
+    await queue.engine.store.run(lambda tx: job.collect(tx, queue.engine))
     assert len(files(queue)) == 1
     await run_once(queue.engine, force=True)
     assert files(queue) == []

@@ -196,3 +196,10 @@ async def test_ended_tasks_wait_for_nothing(queue: Queue, status: str) -> None:
     held = await take(queue)
     await (queue.complete(held.token) if status == "completed" else queue.cancel(held.id))
     assert await causes(queue) == {}
+
+
+async def test_sentence_about_a_single_task_is_not_plural(queue: Queue) -> None:
+    await queue.settings.set("guards", [{"type": "deploy"}])
+    await queue.submit(type="deploy")
+    (cause,) = (await queue.control.blocked()).causes
+    assert (cause.tasks, cause.what) == (1, "a person must approve it first")

@@ -355,3 +355,13 @@ async def test_concurrent_claims_get_one_probe_at_a_time(queue: Queue, clock: Mo
         claims = await asyncio.gather(*(queue.claim(f"agent-{number}", start=True) for number in range(8)))
         (held,) = [assignment for found in claims for assignment in found]
         await queue.fail(held.token, "crash", retry=False)
+
+
+async def test_death_of_a_process_is_one_failure_however_much_it_held(queue: Queue, clock: MovedClock) -> None:
+    await queue.agents.register(id="coder", max_concurrent_tasks=10)
+    await queue.submit_many([{"type": "code", "max_attempts": 1}] * 10)
+    assert len(await queue.claim("coder", 10, start=True)) == 10
+    await pass_time(queue, clock, 86_400)
+    assert (await queue.status(fresh=True)).counts == {"dead_lettered": 10}
+    found = await breaker(queue)
+    assert (found.state, found.failures) == ("closed", 1)

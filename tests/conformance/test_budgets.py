@@ -121,3 +121,30 @@ async def test_dag_reports_its_spent_budget(queue: Queue) -> None:
     await queue.heartbeat((await take(queue)).token, usage={"cost_usd": 0.20})
     dag = await queue.dags.get(made[0].dag_id or "")
     assert (round(dag.spent_usd, 6), dag.budget_ceiling_usd) == (0.30, 5)
+
+
+async def test_report_of_tokens_alone_costs_the_public_price_of_its_model(queue: Queue) -> None:
+    await hire(queue, 10)
+    task = await queue.submit(type="code")
+    held = await take(queue)
+    tokens = {"tokens_in": 1_000_000, "tokens_out": 100_000, "tokens_cached": 400_000, "model": "gpt-5"}
+    await queue.heartbeat(held.token, usage=tokens)
+    await queue.steps.complete(held.token, "draft", usage={**tokens, "tokens_cached": 0})
+    await queue.complete(held.token, usage={**tokens, "cost_usd": 0})
+    first, second = 0.6 * 1.25 + 0.4 * 0.125 + 0.1 * 10, 1.25 + 0.1 * 10
+    assert (await queue.get(task.id)).cost_usd == pytest.approx(first + second)
+    assert await remaining(queue) == pytest.approx(10 - first - second)
+
+
+@pytest.mark.parametrize("model", [None, "a model of our own"])
+async def test_tokens_of_unknown_model_cost_nothing(queue: Queue, model: str | None) -> None:
+    task = await queue.submit(type="code")
+    await queue.complete((await take(queue)).token, usage={"tokens_in": 1_000_000, "model": model})
+    assert (await queue.get(task.id)).cost_usd == 0
+
+
+async def test_attempt_that_reports_tokens_alone_is_stopped_at_its_cost_limit(queue: Queue) -> None:
+    task = await queue.submit(type="code", spec={"constraints": {"max_cost_usd": 1}})
+    held = await take(queue)
+    await queue.heartbeat(held.token, usage={"tokens_in": 2_000_000, "model": "gpt-5"})
+    assert (await queue.get(task.id)).failure_reason == "budget_exceeded"

@@ -268,7 +268,7 @@ async def test_displaced_tasks_return_when_there_is_room(queue: Queue, clock: Mo
     assert await displaced(queue, low) == low[1:]
     assert (await queue.get(low[0])).status == "ready"
     (event,) = [event for event in (await queue.tasks.history(low[0])).events if event.verb == "reviewed"]
-    assert (event.actor, event.reason) == ("duty:displaced", "there is room again")
+    assert (event.actor, event.reason) == ("maintenance:displaced", "there is room again")
     await queue.settings.unset("max_queue_size")
     await pass_time(queue, clock, 300)
     assert await displaced(queue, low) == []

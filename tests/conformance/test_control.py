@@ -158,14 +158,14 @@ async def test_each_maintenance_job_reports_its_last_run(queue: Queue, clock: Mo
     await queue.submit(type="code")
     await queue.fail((await take(queue)).token, "crash")
     await pass_time(queue, clock, 15)
-    duties = {duty.name: duty for duty in await queue.control.maintenance()}
-    assert duties["promote"].counts == {"promoted": 1}
+    jobs = {job.name: job for job in await queue.control.maintenance()}
+    assert jobs["promote"].counts == {"promoted": 1}
     for idle in ("snapshot", "clock"):  # no folder is named for snapshots, and the clock did not go back
-        assert duties.pop(idle).runs == 0
-    for duty in duties.values():
-        assert (duty.last_run_at, duty.runs) == (clock(), 1)
-        assert (duty.took_sec or 0.0) >= 0
-    periods = {name: duty.due_at - (duty.last_run_at or 0.0) for name, duty in duties.items()}
+        assert jobs.pop(idle).runs == 0
+    for job in jobs.values():
+        assert (job.last_run_at, job.runs) == (clock(), 1)
+        assert (job.took_sec or 0.0) >= 0
+    periods = {name: job.due_at - (job.last_run_at or 0.0) for name, job in jobs.items()}
     assert (periods["promote"], periods["displaced"]) == (5, 300)
 
 

@@ -127,7 +127,7 @@ async def test_retry_after_in_failure_data_is_used(queue: Queue, clock: MovedClo
 
 async def test_final_rate_limit_failure_still_starts_a_cooldown(queue: Queue, clock: MovedClock) -> None:
     await limited(queue, error="429", retry=False)
-    assert clock() + 60 <= (await only(queue)).until <= clock() + 66
+    assert clock() + 60 <= ((await only(queue)).until or 0) <= clock() + 66
 
 
 @pytest.mark.requirement("L-141")
@@ -341,7 +341,7 @@ async def test_exhausted_quota_cools_down_for_an_hour(queue: Queue, clock: Moved
     assert (task.failure_reason, task.attempts) == ("rate_limit", 0)
     found = await only(queue)
     assert found.key == "provider:anthropic,account:team"
-    assert 3600 <= found.until - clock() <= 3960
+    assert 3600 <= (found.until or 0) - clock() <= 3960
     assert found.reason == "used-up quota met by a1"
 
 
@@ -358,11 +358,59 @@ async def test_exhausted_quota_delays_retry_by_an_hour_where_it_costs_an_attempt
 
 
 @pytest.mark.parametrize("error", ["Invalid API key · Please run /login", 'API Error: 401 {"type":"error"}'])
-async def test_refused_credentials_are_not_retried_and_start_no_cooldown(queue: Queue, error: str) -> None:
+async def test_refused_credentials_rest_their_account_alone_until_it_is_lifted(
+    queue: Queue, clock: MovedClock, error: str
+) -> None:
     task = await failed(queue, f"exit code 1\n{error}", "agent_error")
-    assert (task.status, task.failure_reason) == ("dead_lettered", "auth_failure")
-    assert (await queue.explain(task.id)).holds[0].what == "auth_failure is not tried again"
+    assert (task.status, task.failure_reason, task.attempts) == ("ready", "auth_failure", 0)
+    found = await only(queue)
+    assert (found.key, found.until, found.agent_id) == ("provider:anthropic,account:team", None, None)
+    assert found.reason == "refused credentials met by a1"
+    clock.advance(400 * 86_400)
+    assert (await queue.claims.request("a1")).assignments == []
+    (hold,) = [each for each in (await queue.explain(task.id)).holds if each.kind == "cooldown"]
+    assert hold.lifts == "its key is renewed and the cooldown lifted"
+    await queue.agents.register(id="other", provider="anthropic", account="spare", models_available=["opus"])
+    (taken,) = (await queue.claims.request("other")).assignments
+    assert taken.id == task.id
+    await queue.release(taken.token)
+    assert await queue.cooldowns.lift(found.key)
+    assert len((await queue.claims.request("a1")).assignments) == 1
+
+
+async def test_refused_credentials_of_an_account_without_a_name_rest_their_agent(queue: Queue) -> None:
+    for name in ("b1", "b2"):
+        await queue.agents.register(id=name, types=["code"], provider="openai")
+    task = (await queue.submit(type="code")).id
+    (taken,) = (await queue.claims.request("b1")).assignments
+    await queue.fail(taken.token, "auth_failure", "401 Unauthorized", data={"status": 401})
+    assert (await only(queue)).agent_id == "b1"
+    assert (await queue.claims.request("b1")).assignments == []
+    assert [each.id for each in (await queue.claims.request("b2")).assignments] == [task]
+
+
+async def test_refused_credentials_without_an_account_are_not_retried(queue: Queue) -> None:
+    task = (await queue.submit(type="code")).id
+    await queue.agents.register(id="nameless", types=["code"])
+    (taken,) = (await queue.claims.request("nameless")).assignments
+    await queue.fail(taken.token, None, "Invalid API key · Please run /login")
+    assert (await queue.get(task)).status == "dead_lettered"
+    assert (await queue.explain(task)).holds[0].what == "auth_failure is not tried again"
     assert await resting(queue) == []
+
+
+async def test_signal_carries_window_reset_account_and_model(queue: Queue, clock: MovedClock) -> None:
+    info = {"status": "rejected", "resetsAt": clock() + 7200, "rateLimitType": "five_hour", "utilization": 1}
+    await failed(queue, "limit", "agent_error", data={"provider_error": {"rate_limit_info": info, "model": "opus-9"}})
+    (slowed,) = [event.data or {} for event in (await queue.events()).events if event.verb == "queue_slowdown"]
+    known = {"provider": "anthropic", "account": "team", "model": "opus-9", "window": "five_hour", "utilization": 1.0}
+    assert slowed["signal"] == {
+        "kind": "rate_limit",
+        "scope": "account",
+        "resets_at": clock() + 7200,
+        "wait_sec": 7200.0,
+        **known,
+    }
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from shiftwork import Queue
-from shiftwork.compat import views
+from shiftwork import Queue, views
 from shiftwork.model.errors import InputError
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import finish, states, take, viewed

@@ -39,7 +39,7 @@ async def test_every_event_names_its_actor(queue: Queue, clock: MovedClock) -> N
         ("message", "agent:coder"),
         ("session", "agent:coder"),
         ("failed", "agent:coder"),
-        ("promoted", "duty:promote"),
+        ("promoted", "maintenance:promote"),
         ("claimed", "agent:coder"),
         ("released", "agent:coder"),
         ("claimed", "agent:coder"),
@@ -60,7 +60,7 @@ async def test_reclaim_by_maintenance_names_the_job_as_actor(queue: Queue, clock
     task_id = (await queue.submit(type="code")).id
     await take(queue)
     await pass_time(queue, clock, 90)
-    assert (await story(queue, task_id))[-1] == ("failed", "duty:reclaim")
+    assert (await story(queue, task_id))[-1] == ("failed", "maintenance:reclaim")
 
 
 @pytest.mark.requirement("C-252")

@@ -110,7 +110,7 @@ async def test_retry_is_ready_when_its_delay_has_passed(queue: Queue, clock: Mov
     await pass_time(queue, clock, 1)
     task = await queue.get(task_id)
     assert (task.status, task.blocked_by, task.attempts, task.claim.agent_id) == ("ready", [], 1, None)
-    (promoter,) = [duty for duty in await queue.control.maintenance() if duty.name == "promote"]
+    (promoter,) = [job for job in await queue.control.maintenance() if job.name == "promote"]
     assert promoter.last_run_at is not None
     assert promoter.due_at - promoter.last_run_at == 5
 

@@ -25,9 +25,10 @@ async def watch(queue: Queue, pattern: str = "inbox/*.md", **more: Any) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "inbox").mkdir()
-    (tmp_path / "inbox" / "old.md").write_text("was here before")
-    return tmp_path
+    watched = tmp_path / "watched"  # apart from the database, since a test moves it away
+    (watched / "inbox").mkdir(parents=True)
+    (watched / "inbox" / "old.md").write_text("was here before")
+    return watched
 
 
 async def twice(watching: Watching) -> int:

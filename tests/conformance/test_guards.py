@@ -311,7 +311,7 @@ async def test_expired_approval_is_decided_by_its_rule(
     assert (await pass_time(queue, clock, 1))["approvals"] == {"decided": 1}
     assert await status(queue, task.id) == end
     last = (await queue.tasks.history(task.id)).events[-1]
-    assert (last.actor, last.data and last.data["note"]) == ("duty:approvals", "no decision in time")
+    assert (last.actor, last.data and last.data["note"]) == ("maintenance:approvals", "no decision in time")
 
 
 async def test_decision_after_expiry_is_refused(queue: Queue, clock: MovedClock) -> None:

@@ -34,6 +34,7 @@ EVERY: dict[str, Any] = {
     "timeout_sec": 90.0,
     "retry": {"strategy": "fixed", "initial_delay_sec": 5},
     "delivery": "at_most_once",
+    "urgency": "normal",  # a task for one agent cannot be in a batch; tests/batches has the other
     "estimated_cost_usd": 0.5,
     "tree_budget_usd": 3.0,
     "target_agent_id": "second",

@@ -11,6 +11,7 @@ from shiftwork.model.errors import LeaseLost, NotYourClaim
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.reports import Heartbeat, HeartbeatReply
 from shiftwork.operation.declare import operation_of
+from shiftwork.steering.api import Inbox
 from shiftwork.task_logs.api import ClaimLogs, LogBatch
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import everything
@@ -35,6 +36,8 @@ WRITES: dict[str, Callable[[Queue, str], Awaitable[Any]]] = {
     "spawn": lambda q, held: q.spawn(held, [{"type": "code"}]),
     "wait_for": lambda q, held: q.waits.wait_for_tasks(held, ["another"]),
     "log": lambda q, held: q.claims.log(held, [{"text": "hello"}]),
+    "inbox": lambda q, held: q.claims.inbox(held),
+    "acknowledge": lambda q, held: q.claims.acknowledge(held, 1),
     "log_many": lambda q, held: q.batch.log([{"token": held, "lines": [{"text": "hello"}]}]),
 }
 NAMES_OF_CLAIMS = {"token", "tokens", "heartbeats", "completions", "failures", "logs"}
@@ -52,7 +55,10 @@ async def held_by(queue: Queue, *, start: bool = True, **fields: Any) -> str:
 async def held_for(verb: str, queue: Queue) -> str:
     """A claim in the state that this verb needs."""
     if verb != "verdict":
-        return await held_by(queue, start=not verb.startswith("start"))
+        held = await held_by(queue, start=not verb.startswith("start"))
+        if verb in {"inbox", "acknowledge"}:
+            await queue.tell(held.rpartition(".")[0], "hello")
+        return held
     held = await held_by(queue, output={"validation": "test-pass"})
     await queue.complete(held)
     return held
@@ -72,7 +78,7 @@ async def refused(answer: Awaitable[Any]) -> str:
 
 
 def test_every_write_under_a_claim_is_covered_here() -> None:
-    declared = [vars(each) for each in (WorkerVerbs, Spawning, Claims, ClaimBatch, ClaimLogs, LogBatch)]
+    declared = [vars(each) for each in (WorkerVerbs, Spawning, Claims, ClaimBatch, ClaimLogs, LogBatch, Inbox)]
     found = [operation_of(method) for each in declared for method in each.values() if hasattr(method, "operation")]
     under_claim = {each.name.removeprefix("claims.") for each in found if NAMES_OF_CLAIMS & {*each.parameters.names}}
     tried = {f"batch.{name.removesuffix('_many')}" if name.endswith("_many") else name for name in WRITES}

@@ -139,12 +139,12 @@ async def test_refusal_does_not_reveal_whether_hook_exists(review: Queue) -> Non
 
 
 async def test_flood_of_forged_deliveries_emits_one_event_a_minute(review: Queue, clock: MovedClock) -> None:
-    for _ in range(3):
+    for minute in range(3):
         for _ in range(20):
             with pytest.raises(HookRefused):
                 await post(review, "review", {}, b"{}")
+        assert len(await emitted(review, "trigger_refused")) == minute + 1
         await pass_time(review, clock, 61)
-    assert len(await emitted(review, "trigger_refused")) == 3
 
 
 @pytest.mark.parametrize(

@@ -449,7 +449,7 @@ async def test_time_that_was_moved_meanwhile_is_waited_for(queue: Queue, clock: 
     await queue.tasks.update(task_id, {"run_at": clock() + 60})
 
     async def end_as_found(tx: Tx) -> int:
-        work = UnitOfWork(tx, queue.engine, Caller("duty:waits"))
+        work = UnitOfWork(tx, queue.engine, Caller("maintenance:waits"))
         freed = await open_waits.end(work, [open_waits.WaitEnd(uuid, schedule.NAME, "met")])
         await work.save()
         return len(freed)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from shiftwork import Queue
-from shiftwork.compat import views
+from shiftwork import Queue, views
 from shiftwork.model.errors import ShiftworkError
 from shiftwork.testing import MovedClock
 from tests.conformance.steps import dead_letter, finish, take, viewed

@@ -4,13 +4,20 @@ names.
 
 from __future__ import annotations
 
+import re
+
+import apsw
+import asyncpg
 import pytest
 
 from shiftwork import Queue
 from shiftwork.maintenance import loop, rotation
+from shiftwork.model.reports import Completion
 from shiftwork.observe import metrics as measuring
-from shiftwork.observe.metric_catalogue import MAX_SERIES, METRICS
-from shiftwork.observe.model import KEPT_SNAPSHOTS, Metrics
+from shiftwork.observe.metric_catalogue import BUCKETS, MAX_SERIES, METRICS
+from shiftwork.observe.model import KEPT_SNAPSHOTS, Metrics, Sample
+from shiftwork.store import statements
+from shiftwork.store.postgres import PostgresStore
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import dead_letter, finish, take
 
@@ -338,3 +345,48 @@ async def test_old_metric_snapshots_are_deleted(queue: Queue, clock: MovedClock)
         lambda tx: tx.all("metric_snapshots", workspace="default", since=0.0, count=10_000)
     )
     assert len(rows) <= KEPT_SNAPSHOTS + 1
+
+
+def test_times_are_counted_by_the_bounds_of_the_catalogue() -> None:
+    for dialect in ("sqlite", "postgres"):
+        text = statements.load(dialect)["meter_seconds"].text
+        bounds = re.findall(r"s\.seconds <= ([\d.]+) then (\d+)", text)
+        assert [(float(bound), int(place)) for bound, place in bounds] == [(b, n) for n, b in enumerate(BUCKETS)]
+
+
+async def test_events_that_name_no_type_are_counted_like_those_that_do(queue: Queue, clock: MovedClock) -> None:
+    """Events of earlier versions have no type and no times."""
+    await queue.submit_many([{"type": "code"}] * 3 + [{"type": "docs"}])
+    await queue.agents.register(id="worker", max_concurrent_tasks=10)
+    clock.advance(7)
+    held = await queue.claim("worker", 10, start=True)
+    clock.advance(40)
+    await queue.batch.complete([Completion(token=each.token) for each in held[1:]])
+    await queue.complete(held[0].token)
+    times = "shiftwork_wait_seconds", "shiftwork_execution_seconds"
+    names = {"tasks_completed_total", "shiftwork_tasks_created_total", *times}
+
+    async def counted() -> list[Sample]:
+        samples = (await queue.metrics.read()).samples
+        return [sample for sample in samples if measuring.metric_of(sample.name) in names]
+
+    named = await counted()
+    assert Sample("shiftwork_wait_seconds_sum", 21.0, {"type": "code"}) in named
+    assert Sample("shiftwork_execution_seconds_sum", 40.0, {"type": "docs"}) in named
+    await forget_types(queue)
+    assert await counted() == named
+
+
+async def forget_types(queue: Queue) -> None:
+    columns = "type = null, seconds = null"
+    store = queue.engine.store
+    if isinstance(store, PostgresStore):
+        connection = await asyncpg.connect(store.dsn, server_settings={"search_path": store.schema})
+        try:
+            await connection.execute(f"update events set {columns}, spans = null")
+        finally:
+            await connection.close()
+    else:
+        file = apsw.Connection(queue.url.removeprefix("sqlite:///"))
+        file.execute(f"update events set {columns}")
+        file.close()

@@ -60,6 +60,12 @@ async def running(queue: Queue) -> str:
     return (await queue.claim("coder", start=True))[0].token
 
 
+async def instructed(queue: Queue) -> str:
+    held = await running(queue)
+    await queue.tell(held.rpartition(".")[0], "hurry")
+    return held
+
+
 async def running_beside_another(queue: Queue) -> str:
     held = await running(queue)
     await queue.submit(type="code", id="another")
@@ -126,6 +132,20 @@ async def resting(queue: Queue) -> str:
 
 async def typed(queue: Queue) -> str:
     return (await queue.types.save("code", payload_schema={"type": "object"})).name
+
+
+WINDOW = {"name": "day", "unit": "usd", "capacity": 5}
+
+
+USED = {"window": "day", "utilization": 0.5, "provider": "anthropic", "account": "a"}
+
+
+async def windowed(queue: Queue) -> str:
+    return (await queue.accounts.set("anthropic", "a", windows=[WINDOW])).account
+
+
+async def refused_account(queue: Queue) -> str:
+    return (await queue.cooldowns.set("provider:anthropic,account:a", 60)).key
 
 
 async def limited(queue: Queue) -> str:
@@ -210,8 +230,12 @@ VERBS: dict[str, tuple[ToolResult, Call]] = {
     "batch.start": (claimed, lambda q, held: q.batch.start([held])),
     "heartbeat": (running, lambda q, held: q.heartbeat(held, {"pct": 5}, {"cost_usd": 0.5})),
     "batch.heartbeat": (running, lambda q, held: q.batch.heartbeat([Heartbeat(held, None, Usage(tokens_in=9))])),
+    "accounts.report": (running, lambda q, held: q.accounts.report(held, windows=[USED])),
     "claims.progress": (running, lambda q, held: q.claims.progress(held, {"pct": 5})),
     "claims.message": (running, lambda q, held: q.claims.message(held, "text", "hello", {"n": 1})),
+    "tell": (ready, lambda q, task_id: q.tell(task_id, "hurry")),
+    "claims.inbox": (instructed, lambda q, held: q.claims.inbox(held)),
+    "claims.acknowledge": (instructed, lambda q, held: q.claims.acknowledge(held, 1)),
     "claims.log": (running, lambda q, held: q.claims.log(held, [{"text": "hello"}])),
     "batch.log": (running, lambda q, held: q.batch.log([{"token": held, "lines": [{"text": "hello"}]}])),
     "claims.pin_session": (running, lambda q, held: q.claims.pin_session(held, "s-1", "folder")),
@@ -270,6 +294,9 @@ VERBS: dict[str, tuple[ToolResult, Call]] = {
     "breakers.configure": (nothing, lambda q, _: q.breakers.configure({"defaults": {"failureThreshold": 7}})),
     "cooldowns.set": (nothing, lambda q, _: q.cooldowns.set("model:opus", 60, "tired")),
     "cooldowns.lift": (resting, lambda q, key: q.cooldowns.lift(key)),
+    "accounts.set": (nothing, lambda q, _: q.accounts.set("anthropic", "a", windows=[WINDOW])),
+    "accounts.remove": (windowed, lambda q, _: q.accounts.remove("anthropic", "a")),
+    "accounts.renew": (refused_account, lambda q, _: q.accounts.renew("anthropic", "a")),
     "limits.set": (nothing, lambda q, _: q.limits.set("model:opus", concurrency=2)),
     "limits.remove": (limited, lambda q, key: q.limits.remove(key)),
     "sinks.update": (emitted, lambda q, name: q.sinks.update(name, wants={"severity": "critical"})),
@@ -295,6 +322,7 @@ APART = {
     "claims.request",  # made once; a repeat is answered by `claims.made_by_request`
     "tokens.create", "sinks.add",  # its secret is not kept
     "hooks.receive",  # a delivery has a key of its own
+    "slack.press",  # what was decided is not decided again
 }  # fmt: skip
 
 

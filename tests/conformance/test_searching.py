@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
+from shiftwork.engine.engine import Engine
+from shiftwork.engine.event_log import Stretch
 from shiftwork.maintenance.loop import run_once
 from shiftwork.model.errors import BadText, InputError, TooLarge
 from shiftwork.search import index, maintenance
@@ -196,7 +198,7 @@ async def test_purged_task_is_not_written_by_an_indexer_that_read_it_before(queu
     store = queue.engine.store
     await store.run(lambda tx: maintenance.elect(tx, queue.engine))
     last, after = (await queue.events("now")).next, await store.read(index.read_mark)
-    texts = await store.read(lambda tx: maintenance.changed_texts(tx, after, last))
+    texts = await store.read(lambda tx: maintenance.changed_texts(tx, after, Stretch(last, last)))
     read = [index.entry(row) for row in texts]
     assert len(read) == 1
     await queue.control.purge(type="code")
@@ -210,11 +212,32 @@ async def test_two_indexers_read_each_event_once(queue: Queue) -> None:
     store = queue.engine.store
     await store.run(lambda tx: maintenance.elect(tx, queue.engine))
     last, after = (await queue.events("now")).next, await store.read(index.read_mark)
-    texts = await store.read(lambda tx: maintenance.changed_texts(tx, after, last))
+    texts = await store.read(lambda tx: maintenance.changed_texts(tx, after, Stretch(last, last)))
     read = [index.entry(row) for row in texts]
     assert await store.run(lambda tx: index.write(tx, after, last, read)) == 1
     assert await store.run(lambda tx: index.write(tx, after, last, read)) is None
     assert await maintenance.fill(queue.engine) == {}
+
+
+async def test_index_waits_for_a_quiet_queue(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn ends when its time is up and the log still grows; a log that rests is read to its end."""
+    monkeypatch.setattr(maintenance, "TURN_SEC", 0.0)
+    monkeypatch.setattr(maintenance, "PAGE", 10)
+    await queue.submit_many([{"type": "code", "title": f"needle {n}"} for n in range(100)])
+    await queue.engine.store.run(lambda tx: maintenance.elect(tx, queue.engine))
+    fill_page = maintenance._fill_page
+
+    async def busy(engine: Engine, page: int) -> int | None:
+        written = await fill_page(engine, page)
+        await queue.submit_many([{"type": "code"}] * (maintenance.BUSY + 1))
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(maintenance, "_fill_page", busy)
+        assert await maintenance.fill(queue.engine) == {"indexed": 10}
+    assert await maintenance.fill(queue.engine) == {"indexed": 90 + maintenance.BUSY + 1}
+    page = await queue.tasks.list(search="needle", limit=200)
+    assert (page.index_lag, len(page.tasks)) == (0, 100)
 
 
 async def test_lag_of_the_index_is_shown(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ async def stored(queue: Queue) -> list[dict[str, Any]]:
     """Every row with its body and events, without what is each task's own; in the order of their submission."""
     rows = await sql(queue, "select t.*, b.body from tasks t join bodies b on b.task_id = t.id order by t.id")
     events = await sql(
-        queue, "select verb, path, actor, reason, fence from events where verb = 'submitted' order by seq"
+        queue, "select verb, path, actor, reason, fence from single_events where verb = 'submitted' order by task_id"
     )
     own = {"id", "dag_id", "root_id", "created_at", "updated_at", "ordered_at", "rank"}
     kept = [{name: value for name, value in row.items() if name not in own} for row in rows]
@@ -125,7 +125,8 @@ async def test_batch_results_leave_the_same_rows_as_single_results(queue: Queue)
 
 LEFT_BEHIND = (
     "select status, version, fence, cost, agent_id, last_agent_id, waiting from tasks where workspace = {} order by id",
-    "select verb, path, actor, fence, data from events where workspace = {} and fence > 0 order by verb, task_id",
+    """select verb, path, actor, fence, data from single_events where workspace = {} and fence > 0
+    order by verb, task_id""",
     """select a.outcome, a.counted, a.agent_id, a.cost, a.result from attempts a join tasks t on t.id = a.task_id
     where t.workspace = {} order by a.task_id""",
     "select open, settled, status from dags where workspace = {}",

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -315,3 +315,26 @@ async def test_refused_batch_names_the_invalid_task(queue: Queue, second: dict[s
     with pytest.raises(ShiftworkError) as refused:
         await queue.submit_many([{"type": "code", "id": "first", "key": "a"}, {"type": "code", **second}])
     assert refused.value.where == where
+
+
+VARIED: dict[str, Callable[[int], Any]] = {
+    "type": lambda n: f"type-{n % 2}",
+    "priority": lambda n: n % 3 * 10,
+    "issue_id": lambda n: f"issue-{n % 4}",
+    "session_id": lambda n: f"session-{n}",
+    "work_dir": lambda n: f"/work/{n}" if n % 2 else None,
+    "trigger_type": lambda n: "comment" if n % 3 else None,
+    "created_by": lambda n: f"author-{n % 2}",
+    "max_attempts": lambda n: 1 + n % 5,
+}
+
+
+@pytest.mark.parametrize("count", [2, 9])
+@pytest.mark.parametrize("fields", [1, 2, 4, len(VARIED)])
+async def test_tasks_of_a_batch_keep_what_differs_between_them(queue: Queue, count: int, fields: int) -> None:
+    varied = list(VARIED.items())[:fields]
+    tasks = [{"type": "code", "payload": {"n": n}} | {name: of(n) for name, of in varied} for n in range(count)]
+    for task, handle in zip(tasks, await queue.submit_many(tasks), strict=True):
+        stored = await queue.get(handle.id)
+        assert {name: getattr(stored, name) for name in task} == task
+        assert (stored.id, stored.dag_id) == (handle.id, handle.dag_id)

@@ -65,7 +65,7 @@ async def test_regained_capacity_is_reported_and_closes_the_alert(queue: Queue, 
     await pass_time(queue, clock, 30)
     assert await emitted(queue, *CAPACITY) == ["capacity.critical", "capacity.warning", "capacity.normal"]
     assert await open_alerts(queue, "capacity_warning", "capacity_critical") == []
-    assert {alert.acknowledged_by for alert in await queue.alerts.list()} == {"duty:alerts"}
+    assert {alert.acknowledged_by for alert in await queue.alerts.list()} == {"maintenance:alerts"}
     await submit(queue, 1)
     assert (await emitted(queue, *CAPACITY))[3:] == ["capacity.warning"]
 

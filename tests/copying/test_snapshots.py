@@ -188,8 +188,8 @@ async def test_body_of_another_snapshot_is_refused(queue: Queue, whole: bytes, t
     ("change", "code"),
     [
         (lambda schema: (*schema, (9999, "later", "x")), "store_newer"),
-        (lambda schema: schema[:-1], "store_needs_migration"),
-        (lambda schema: (*schema[:-1], (*schema[-1][:2], "x")), "store_unsuitable"),
+        (lambda schema: schema[:-3], "store_needs_migration"),
+        (lambda schema: ((*schema[0][:2], "x"), *schema[1:]), "store_unsuitable"),
     ],
     ids=["newer", "older", "other"],
 )

@@ -9,7 +9,7 @@ import sys
 from shiftwork import Queue
 from shiftwork.testing import MovedClock
 from shiftwork.triggers import maintenance as triggers
-from tests.crashes.life import say
+from tests.crashes.busy_client import say
 
 
 async def main(url: str, start: str) -> None:

@@ -37,7 +37,7 @@ def point(name: str) -> None:
 
 
 def mark_verbs() -> None:
-    """Points around and inside the transactions of a task's whole life: nothing written, all written, all committed."""
+    """Points around and inside the transactions of a whole task: nothing written, all written, all committed."""
     for module, verb, method in (
         (claim_requests, "claim", Claims.request),
         (steps, "complete", Steps.complete),

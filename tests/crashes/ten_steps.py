@@ -1,7 +1,6 @@
 """A task of ten steps with effects between them, and an outside that counts what happened to it."""
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,25 +61,25 @@ def lines(outside: Path) -> list[str]:
 
 
 def work(url: str, outside: str, deadly: int | str) -> None:
-    """Do all there is to do, or die on the way; the points passed are left beside the outside."""
+    """Run every task, or die on the way; the names of the points passed are written next to `outside`."""
     points.arm(deadly)
     points.mark_verbs()
 
-    async def life() -> None:
+    async def run_all() -> None:
         async with open_queue(url) as queue:
             await worker_on(Path(outside)).run(queue, until_idle=True)
 
-    asyncio.run(life())
+    asyncio.run(run_all())
     Path(f"{outside}.points").write_text("\n".join(points.passed()))
 
 
 def serve_until_dead(url: str, port: int, deadly: int | str) -> None:
-    """Serve a queue, and tell where and by which process."""
+    """Serve a queue, and print its address."""
     points.arm(deadly)
     points.mark_verbs()
     asyncio.run(serve(Options(store=url, port=port), _print_address))
 
 
 def _print_address(where: str) -> None:
-    sys.stdout.write(f"{where} {os.getpid()}\n")
+    sys.stdout.write(f"{where}\n")
     sys.stdout.flush()

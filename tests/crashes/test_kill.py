@@ -24,9 +24,9 @@ select count(*) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
 
 
-async def live_until_killed(url: str, lines: int) -> list[tuple[str, str]]:
-    """What the process had been told before it was killed, some time after this many answers."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.crashes.life", url, stdout=PIPE)
+async def run_until_killed(url: str, lines: int) -> list[tuple[str, str]]:
+    """What was acknowledged to the process before it was killed, some time after this many answers."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.crashes.busy_client", url, stdout=PIPE)
     assert process.stdout is not None
     heard = [await process.stdout.readline() for _ in range(lines)]
     process.kill()
@@ -43,7 +43,7 @@ async def test_acknowledged_work_survives_killed_processes(store_url: str) -> No
     async with Queue.open(store_url) as queue:
         await queue.settings.set("on_stale", "reclaim")  # its processes die often, and that is not the subject
     for _ in range(KILLS):
-        heard += await live_until_killed(store_url, chance.randrange(1, 40))
+        heard += await run_until_killed(store_url, chance.randrange(1, 40))
         await until_alone(store_url)
         async with Queue.open(store_url) as queue:
             await check(queue, heard)

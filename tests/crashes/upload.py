@@ -5,7 +5,7 @@ import random
 import sys
 
 from shiftwork import Queue
-from shiftwork.artifacts import maintenance as duty
+from shiftwork.artifacts import maintenance as job
 
 
 async def main(url: str) -> None:
@@ -24,8 +24,8 @@ async def bring(queue: Queue, seed: int) -> None:
 
 async def collect(queue: Queue) -> None:
     while True:
-        await queue.engine.store.run(lambda tx: duty.collect(tx, queue.engine))
-        await duty.remove(queue.engine)
+        await queue.engine.store.run(lambda tx: job.collect(tx, queue.engine))
+        await job.remove(queue.engine)
 
 
 asyncio.run(main(sys.argv[1]))

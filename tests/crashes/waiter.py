@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from shiftwork import Queue
-from tests.crashes.life import say
+from tests.crashes.busy_client import say
 
 
 async def main(url: str) -> None:

@@ -23,6 +23,7 @@ TITLES = {
     "test": ("Write tests for the parser", "Run the browser suite", "Load-test the profile endpoint"),
     "design": ("Sketch the empty states", "Choose icons for the sidebar", "Redraw the sign-up form"),
 }
+ACCOUNTS = ("team-a", "team-b")
 LANDING_PAGE: dict[str, Any] = {
     "title": "Build a landing page",
     "created_by": "human:ada",
@@ -96,8 +97,17 @@ class Fleet:
         self.chance = chance
 
     async def hire(self) -> None:
-        for name, types in AGENTS.items():
-            await self.queue.agents.register(id=name, types=list(types), max_concurrent_tasks=2)
+        windows = [
+            {"name": "five_hour", "unit": "tokens", "capacity": 2_000_000},
+            {"name": "seven_day", "unit": "usd", "capacity": 200},
+        ]
+        for account in ACCOUNTS:
+            await self.queue.accounts.set("anthropic", account, windows=windows)
+        for number, (name, types) in enumerate(AGENTS.items()):
+            account = ACCOUNTS[number % len(ACCOUNTS)]
+            await self.queue.agents.register(
+                id=name, types=list(types), max_concurrent_tasks=2, provider="anthropic", account=account
+            )
 
     async def submit_some(self) -> None:
         for _ in range(self.chance.randint(1, 4)):

@@ -42,6 +42,8 @@ def wanted(site: Site) -> list[tuple[str, str, dict[str, Any]]]:
         ("approvals", "/approvals", {}),
         ("dead-letters", "/dead-letters", {}),
         ("agents", "/agents", {}),
+        ("accounts", "/accounts", {}),
+        ("costs", "/costs", {}),
         ("protection", "/protection", {}),
         ("triggers", "/triggers", {}),
     ]

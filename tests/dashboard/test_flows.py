@@ -330,7 +330,7 @@ def test_overview_explains_why_nothing_runs(page: Page, site: Site) -> None:
     page.goto(f"/?{quiet}")
     expect(page.get_by_role("region", name="Running now")).to_contain_text("Nothing runs, and work waits")
     panel = page.get_by_role("region", name="Why work waits")
-    expect(panel).to_contain_text("1 task: no registered agent can take them: they need type fly_by_wire")
+    expect(panel).to_contain_text("1 task: no registered agent can take it: it needs type fly_by_wire")
     call(site, f"/api/agents?{quiet}", {"id": "neil"})
     call(site, f"/api/cooldowns/type:fly_by_wire?{quiet}", {"seconds": 900, "reason": "429"}, "PUT")
     expect(panel).to_contain_text("in 14 min", timeout=20_000)

@@ -20,6 +20,8 @@ PAGES = {
     "/approvals": "Approvals",
     "/dead-letters": "Dead letters",
     "/agents": "Agents",
+    "/accounts": "Accounts",
+    "/costs": "Costs",
     "/protection": "Protection",
     "/triggers": "Triggers",
     "/alerts": "Alerts",

@@ -104,3 +104,28 @@ def test_new_task_of_a_registered_type_asks_for_its_payload(page: Page, site: Si
         assert [task["payload"] for task in made] == [{"text": "Once upon a time", "words": 3, "style": "short"}]
     finally:
         call(site, "/api/types/summarise", method="DELETE")
+
+
+def test_instruction_is_sent_from_the_task_page_and_shown_as_its_agent_gets_it(page: Page, site: Site) -> None:
+    task_id = submit(site, type="steered", title="Paint the shed")
+    held = call(site, "/api/tasks/claim", {"agent_id": "painter", "types": ["steered"], "start": True})["assignments"][
+        0
+    ]
+    page.goto(f"/tasks/{task_id}")
+    panel = page.get_by_label("Instructions", exact=True)
+    box = panel.get_by_label("Instruction", exact=True)
+    expect(box).to_have_attribute("placeholder", "Say something to painter")
+    box.fill("Use the <b>blue</b> paint.")
+    panel.get_by_role("button", name="Send").click()
+    expect(panel.locator("li")).to_contain_text("Use the <b>blue</b> paint.")
+    expect(panel.locator("li .chip")).to_have_text("waiting")
+    expect(box).to_have_value("")
+    box.fill("half a")  # kept while the page changes below
+    said = call(site, f"/api/tasks/{task_id}/heartbeat", {"token": held["token"]})["instructions"]
+    assert [each["text"] for each in said] == ["Use the <b>blue</b> paint."]
+    expect(panel.locator("li .chip")).to_have_text("delivered")
+    call(site, f"/api/tasks/{task_id}/inbox/acknowledge", {"token": held["token"], "seq": 1})
+    expect(panel.locator("li .chip")).to_have_text("acknowledged")
+    expect(box).to_have_value("half a")
+    call(site, f"/api/tasks/{task_id}/complete", {"token": held["token"]})
+    expect(box).to_have_count(0)

@@ -517,10 +517,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         seconds=st.sampled_from([1.0, 6.0, 11.0, 31.0, 61.0, 95.0, 700.0, 4000.0]),
-        duties=st.sampled_from([True, True, False]),
+        maintenance=st.sampled_from([True, True, False]),
     )
-    def pass_time(self, seconds: float, duties: bool) -> None:  # noqa: FBT001  # drawn
-        if not duties:
+    def pass_time(self, seconds: float, maintenance: bool) -> None:  # noqa: FBT001  # drawn
+        if not maintenance:
             self.clock.advance(seconds)
             return
         self.wait(pass_time(self.queue, self.clock, seconds))

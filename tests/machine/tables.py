@@ -11,12 +11,15 @@ from shiftwork.model import ids
 from shiftwork.model.states import CLAIMED_STATES, FINAL, SETTLED, TRANSITIONS
 from shiftwork.observe.explain import explain
 from shiftwork.settings.model import Idempotency
-from shiftwork.store.sqlite import SqliteTx
+from shiftwork.store.sqlite_tx import SqliteTx
 from shiftwork.store.store import Tx
 
 Row = dict[str, Any]
 MOVES = {(source.value, target.value) for (source, _), target in TRANSITIONS.items()}
-MOVING = {"ready", "claimed", "running", "validating", "retrying"}
+MOVING = {"waiting_approval", "ready", "claimed", "running", "validating", "retrying"}
+WAITS = {"time", "signal", "person"}
+"""What a task can wait for that comes from outside of its DAG."""
+
 CREATING = {"submitted", "spawned", "retried", "rerun"}
 
 
@@ -38,6 +41,7 @@ class Tables(NamedTuple):
 
     tasks: dict[str, Row]
     edges: list[Row]
+    waits: list[Row]
     names: list[Row]
     keys: list[Row]
     dags: dict[str, Row]
@@ -61,20 +65,27 @@ class Tables(NamedTuple):
 
 
 async def look(queue: Queue) -> Tables:
+    """Everything of the queue's workspace."""
+    ours = f"where workspace = '{queue.workspace}'"
+    of_ours = f"in (select id from tasks {ours})"
+
     async def read(tx: Tx) -> Tables:
-        tasks = await select(tx, "select * from tasks order by id")
+        tasks = await select(tx, f"select * from tasks {ours} order by id")
+        events = f"select seq, task_id, verb, path, actor, fence from single_events {ours} order by seq"
         return Tables(
             tasks={row["id"]: row for row in tasks},
-            edges=await select(tx, "select * from edges order by dependent, dependency"),
-            names=await select(tx, "select * from names order by name"),
-            keys=await select(tx, "select * from keys order by key"),
-            dags={row["id"]: row for row in await select(tx, "select * from dags order by id")},
-            attempts=await select(tx, "select * from attempts order by task_id, fence"),
-            letters=await select(tx, "select * from dead_letters order by task_id, round"),
-            agents={row["id"]: row for row in await select(tx, "select * from agents order by id")},
-            events=await select(tx, "select seq, task_id, verb, path, actor, fence from events order by seq"),
-            archive={r["id"]: r["status"] for r in await select(tx, "select id, status from archive")},
-            tombstones=len(await select(tx, "select task_id from tombstones")),
+            edges=await select(tx, f"select * from edges where dependent {of_ours} order by dependent, dependency"),
+            waits=await select(tx, f"select root_id, name, kind, status from waits {ours} order by root_id, name"),
+            names=await select(tx, f"select * from names {ours} order by name"),
+            keys=await select(tx, f"select * from keys {ours} order by key"),
+            dags={row["id"]: row for row in await select(tx, f"select * from dags {ours} order by id")},
+            attempts=await select(tx, f"select * from attempts where task_id {of_ours} order by task_id, fence"),
+            letters=await select(tx, f"select * from dead_letters {ours} order by task_id, round"),
+            agents={row["id"]: row for row in await select(tx, f"select * from agents {ours} order by id")},
+            events=await select(tx, events),
+            archive={r["id"]: r["status"] for r in await select(tx, f"select id, status from archive {ours}")},
+            tombstones=len(await select(tx, f"select task_id from tombstones {ours}"))
+            + sum(row["tasks"] for row in await select(tx, f"select tasks from pruned {ours}")),
             stranded=list(await tx.all("stranded", count=10)),
         )
 
@@ -124,11 +135,15 @@ def _dependencies(now: Tables) -> None:
     waits: dict[str, int] = defaultdict(int)
     for edge in now.edges:
         waits[edge["dependent"]] += not edge["satisfied"]
+    for wait in now.waits:
+        waits[wait["root_id"]] += wait["status"] == "open"
     for row in now.tasks.values():
         if not now.is_newest(row):
             assert row["status"] in FINAL | SETTLED, "a superseded row is alive"
             continue
-        assert row["waiting"] == waits[row["root_id"]], (row["status"], row["waiting"])
+        counted = waits[row["root_id"]]  # of an ended task, waits are dropped and not counted down
+        agrees = row["waiting"] >= counted if row["status"] in FINAL | SETTLED else row["waiting"] == counted
+        assert agrees, (row["status"], row["waiting"], counted)
         assert row["status"] not in {"ready", *CLAIMED_STATES} or row["waiting"] == 0, row
         assert row["status"] != "pending" or row["waiting"] > 0, "nothing holds this pending task"
         assert row["blocked_reason"] is None or row["status"] == "pending", row
@@ -177,28 +192,35 @@ def _money(now: Tables) -> None:
 
 
 def _dags(now: Tables) -> None:
-    counted: dict[str, list[str]] = defaultdict(list)
+    counted: dict[str, list[Row]] = defaultdict(list)
     for row in now.tasks.values():
         if now.is_newest(row):
-            counted[row["dag_id"]].append(row["status"])
+            counted[row["dag_id"]].append(row)
         assert row["dag_id"] in now.dags or row["dag_id"] == row["root_id"], "its DAG has no row"
     for dag in now.dags.values():
-        statuses = counted[dag["id"]]
+        rows = counted[dag["id"]]
+        statuses = [row["status"] for row in rows]
         open_ = sum(1 for status in statuses if status not in FINAL)
         settled = sum(1 for status in statuses if status in SETTLED)
         assert (dag["open"], dag["settled"]) == (open_, settled), (dag, statuses)
         assert (dag["finished_at"] is None) == (dag["status"] == "open"), dag
         if now.tombstones or now.archive:
             continue
-        assert dag["status"] == _dag_status(dag, statuses, open_, settled), (dag, statuses)
+        assert dag["status"] == _dag_status(dag, rows, open_, settled), (dag, statuses)
 
 
-def _dag_status(dag: Row, statuses: list[str], open_: int, settled: int) -> str:
+def _dag_status(dag: Row, rows: list[Row], open_: int, settled: int) -> str:
     """Settlement K-19."""
     if open_ == 0:
-        ended = dag["cancelled_by"] or set(statuses) == {"cancelled"}
+        ended = dag["cancelled_by"] or {row["status"] for row in rows} == {"cancelled"}
         return "cancelled" if ended else "completed"
-    return "failed" if settled and not MOVING.intersection(statuses) else "open"
+    return "failed" if settled and not any(_moves(row) for row in rows) else "open"
+
+
+def _moves(row: Row) -> bool:
+    if row["status"] == "pending":
+        return row["hold"] in WAITS or (row["hold"] == "scheduled" and row["waiting"] == 1)
+    return row["status"] in MOVING
 
 
 def _keys(now: Tables) -> None:

@@ -12,11 +12,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from shiftwork import Queue
 from shiftwork.testing import MovedClock
+from tests.conftest import DEEP
 from tests.machine.machine import Machine, Opener
 from tests.services import Databases
-
-DEEP = os.environ.get("SHIFTWORK_DEEP") == "1"
-"""A longer search, new each time: minutes instead of seconds."""
 
 SETTINGS = settings(
     max_examples=int(os.environ.get("SHIFTWORK_DEEP_EXAMPLES", "1000")) if DEEP else 25,

@@ -16,8 +16,9 @@ from shiftwork import Queue
 from shiftwork.model.errors import LeaseLost
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import sql
+from tests.conftest import DEEP
 from tests.machine.machine import Opener
-from tests.machine.test_machine import DEEP, SETTINGS, opener
+from tests.machine.test_machine import SETTINGS, opener
 from tests.money import check_books, granted
 
 __all__ = ["opener"]

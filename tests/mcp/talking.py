@@ -14,9 +14,12 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from shiftwork import AnyQueue
-from shiftwork.mcp.desk import McpServer, Options
-from shiftwork.mcp.over_http import McpAuthenticator, Server, app_of
-from shiftwork.mcp.protocol import ERROR, build
+from shiftwork.mcp.http_transport import PATH, McpAuthenticator, app_of
+from shiftwork.mcp.mcp_server import McpServer, Options
+from shiftwork.mcp.mcp_session import McpSession
+from shiftwork.mcp.sdk_server import build
+from shiftwork.mcp.tool_calls import ERROR
+from shiftwork.wire.http_server import HttpServer
 from shiftwork.wire.listening import listen
 
 PATIENCE_SEC = 60
@@ -72,7 +75,7 @@ class Agent:
 @asynccontextmanager
 async def talking(mcp_server: McpServer, mode: str = "auto") -> AsyncIterator[Agent]:
     """Inside this process: nothing beats and no maintenance job runs unless the test does it."""
-    session = mcp_server.session()
+    session = McpSession.alone(mcp_server)
     async with Client(build(mcp_server, lambda _ctx: session), mode=mode) as client:
         yield Agent(client)
 
@@ -117,7 +120,8 @@ async def serving(queue: AnyQueue, *, tokens: bool = False, **options: Any) -> A
     mcp_server = McpServer(queue, Options(**options))
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     with listen("127.0.0.1", 0) as listening:
-        server = Server(app_of(mcp_server, McpAuthenticator(mcp_server, tokens=tokens)), listening, ready.set_result)
+        app = app_of(mcp_server, McpAuthenticator(mcp_server, tokens=tokens))
+        server = HttpServer(app, listening, PATH, ready.set_result)
         running = asyncio.create_task(server.serve(sockets=[listening]))
         try:
             yield mcp_server, await ready

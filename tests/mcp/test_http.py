@@ -12,17 +12,19 @@ from typing import Any
 
 import httpx2
 import pytest
+from mcp.client.auth.utils import extract_resource_metadata_from_www_auth
+from mcp.shared.auth import ProtectedResourceMetadata
 from mcp.shared.exceptions import MCPError
 
 from shiftwork import Client, Queue
 from shiftwork.access import authenticator
-from shiftwork.mcp import over_http as over_http_module
-from shiftwork.mcp import sessions
-from shiftwork.mcp.desk import McpSession
-from shiftwork.mcp.over_http import ListenAddress, check_place
+from shiftwork.mcp import http_sessions, http_transport
+from shiftwork.mcp.http_transport import ListenAddress, check_place
+from shiftwork.mcp.mcp_session import McpSession
 from shiftwork.model.errors import InputError, TooManyRequests
 from shiftwork.testing import MovedClock, pass_time
 from shiftwork.wire import protocol
+from shiftwork.wire.resource_metadata import ProtectedResource, check_url
 from tests.cli.terminal import Terminal
 from tests.mcp.scripted import PAGE, work_to_the_end
 from tests.mcp.talking import MODES, PATIENCE_SEC, over_http, serving
@@ -152,7 +154,7 @@ async def test_request_without_a_token_is_refused(
     async with serving(queue, tokens=True) as (_, url):
         answer = await http.post(url, json=HELLO, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
-    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.headers["www-authenticate"].startswith("Bearer ")
 
 
 async def test_session_belongs_to_the_token_that_started_it(queue: Queue, http: httpx2.AsyncClient) -> None:
@@ -205,7 +207,7 @@ async def test_incomplete_request_is_disconnected(queue: Queue, monkeypatch: pyt
 async def test_token_has_a_limited_share_of_sessions(
     queue: Queue, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "MAX_PER_TOKEN", 2)
+    monkeypatch.setattr(http_sessions, "MAX_PER_TOKEN", 2)
     ours, theirs = [(await queue.tokens.create(name, ["read"])).secret for name in ("ours", "theirs")]
     async with serving(queue, tokens=True) as (_, url):
         begun = [await http.post(url, json=HELLO, headers=bearer(ours)) for _ in range(3)]
@@ -220,15 +222,15 @@ async def test_token_has_a_limited_share_of_sessions(
 
 def test_idle_session_is_no_longer_counted() -> None:
     now = 0.0
-    open_ones = sessions.Sessions(lambda: now)
+    open_ones = http_sessions.Sessions(lambda: now)
     open_ones.most_of_token = 1
     open_ones.opened("a", "token")
     open_ones.begin("a")
-    now = sessions.IDLE_SEC + 1
+    now = http_sessions.IDLE_SEC + 1
     with pytest.raises(TooManyRequests):
         open_ones.check("token")
     open_ones.end("a")
-    now += sessions.IDLE_SEC + 1
+    now += http_sessions.IDLE_SEC + 1
     open_ones.check("token")
 
 
@@ -236,7 +238,7 @@ async def test_idle_session_ends_after_its_timeout(
     queue: Queue, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(over_http_module, "IDLE_SEC", 0.05)
+    monkeypatch.setattr(http_transport, "IDLE_SEC", 0.05)
     async with serving(queue) as (_, url):
         begun = await http.post(url, json=HELLO)
         session = {"mcp-session-id": begun.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
@@ -301,3 +303,68 @@ async def test_command_prints_its_url_and_stops_on_signal(store_url: str) -> Non
             assert (await agent.take())["type"] == "code"
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
+
+
+async def test_client_without_a_token_learns_how_to_get_one(queue: Queue, http: httpx2.AsyncClient) -> None:
+    """The SDK's own client side reads both: the challenge of the answer 401, and the metadata it names."""
+    async with serving(queue, tokens=True) as (_, url):
+        refused = await http.post(url, json={})
+        assert refused.status_code == 401
+        named = extract_resource_metadata_from_www_auth(refused)
+        assert named == url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")
+        for place in (named, url.replace("/mcp", "/.well-known/oauth-protected-resource")):
+            found = await http.get(place)
+            assert found.headers["content-type"] == "application/json"
+            described = ProtectedResourceMetadata.model_validate(found.json() | {"authorization_servers": ["http://a"]})
+            assert (str(described.resource), described.bearer_methods_supported) == (url, ["header"])
+            assert described.scopes_supported == ["read", "submit", "work", "operate", "admin"]
+            assert "authorization_servers" not in found.json()
+        odd = await http.get(named, headers={"host": 'evil"host'})
+        assert odd.json()["resource"] == "http://localhost/mcp"
+
+
+async def test_metadata_has_the_public_address_and_the_authorization_server(queue: Queue) -> None:
+    public = ProtectedResource(
+        name="Shiftwork", path="/mcp", public_url="https://q.example/", authorization_servers=("https://login.example",)
+    )
+    headers = {"host": "127.0.0.1:8090"}
+    assert public.document(headers, "http")["resource"] == "https://q.example/mcp"
+    assert public.document(headers, "http")["authorization_servers"] == ["https://login.example"]
+    expected = 'Bearer resource_metadata="https://q.example/.well-known/oauth-protected-resource/mcp"'
+    assert public.challenge(headers, "http") == expected
+
+
+async def test_server_without_tokens_has_no_metadata(queue: Queue, http: httpx2.AsyncClient) -> None:
+    async with serving(queue) as (_, url):
+        found = await http.get(url.replace("/mcp", "/.well-known/oauth-protected-resource"))
+        assert found.status_code == 404
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "q.example",
+        "ftp://q.example",
+        "https://",
+        "https://u:p@q.example",
+        'https://q"',
+        "https://q?a=1",
+        "https://[::",
+    ],
+)
+def test_address_that_is_none_is_refused(given: str) -> None:
+    with pytest.raises(InputError):
+        check_url(given, "--public-url")
+
+
+async def test_token_that_may_not_work_waits_for_a_result(queue: Queue) -> None:
+    """A call that waits asks again whether its token is valid: for what it may do, not for work."""
+    secret = (await queue.tokens.create("planner", ["submit"])).secret
+    await queue.agents.register(id="crab")
+    async with serving(queue, tokens=True) as (_, url), over_http(url, authorization=f"Bearer {secret}") as agent:
+        made = await agent("submit", tasks=[{"type": "code"}])
+        waiting = asyncio.create_task(agent("get", task_id=made["tasks"][0]["task_id"], wait_sec=20))
+        (assigned,) = await queue.claim("crab", start=True)
+        await queue.complete(assigned.token, text="done")
+        assert (await waiting)["result"]["text"] == "done"

@@ -10,12 +10,12 @@ import pytest
 
 from shiftwork import AnyQueue, Queue
 from shiftwork.engine.assignment import Assignment
-from shiftwork.mcp import desk as desks
-from shiftwork.mcp import resuming
-from shiftwork.mcp.desk import McpServer, McpSession, Options
-from shiftwork.mcp.keeper import HeartbeatKeeper, Key
-from shiftwork.mcp.serving import open_context
-from shiftwork.mcp.shapes import ClaimedTask
+from shiftwork.mcp import claimed_task
+from shiftwork.mcp import mcp_server as mcp_server_module
+from shiftwork.mcp.heartbeats import HeartbeatKeeper, Key
+from shiftwork.mcp.mcp_server import McpServer, Options, open_context
+from shiftwork.mcp.mcp_session import McpSession
+from shiftwork.mcp.tool_results import ClaimedTask
 from shiftwork.testing import MovedClock, pass_time
 from tests.mcp.talking import talking
 from tests.stores.stalling import given, stalled
@@ -209,7 +209,7 @@ async def test_claim_that_cannot_be_answered_is_released(queue: Queue, monkeypat
             await asyncio.get_running_loop().create_future()
             raise AssertionError
 
-        monkeypatch.setattr(resuming, "work_of", never)
+        monkeypatch.setattr(claimed_task, "work_of", never)
         async with asyncio.timeout(10):
             assert (await agent.refusal("claim"))["code"] == "operation_timeout"
     assert (await queue.get(made.id)).status == "ready", "the desk has waited for it"
@@ -220,7 +220,7 @@ async def test_closing_does_not_wait_forever_for_a_release(
 ) -> None:
     made = await queue.submit(type="code")
     (held,) = await queue.claim("crab")
-    monkeypatch.setattr(desks, "CLOSE_SEC", 0.05)
+    monkeypatch.setattr(mcp_server_module, "CLOSE_SEC", 0.05)
     async with stalled(queue, made.id), asyncio.timeout(20):
         desk.release(queue, held.token)
         await desk.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shiftwork.mcp.refusals import as_data, internal, next_step, sentence
+from shiftwork.mcp.tool_errors import as_data, internal, next_step, sentence
 from shiftwork.model.errors import ShiftworkError, all_errors
 
 

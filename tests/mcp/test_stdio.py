@@ -68,11 +68,11 @@ async def test_mcp_works_through_a_server_with_a_token(tmp_path: Path, capfd: py
 
 async def taken_over(queue: Queue) -> Any:
     """The task as another agent gets it, once its lease has run out."""
-    duties = asyncio.create_task(run_forever(queue.engine))
+    maintenance = asyncio.create_task(run_forever(queue.engine))
     try:
         (claim,) = await queue.claim("other", wait=25)
     finally:
-        duties.cancel()
+        maintenance.cancel()
     return claim
 
 

@@ -7,18 +7,24 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from mcp.shared.exceptions import MCPError
 
 from shiftwork import Queue
-from shiftwork.mcp import resuming
-from shiftwork.mcp.calling import TOOLS
-from shiftwork.mcp.desk import McpServer, Options
+from shiftwork.mcp import claimed_task
+from shiftwork.mcp.mcp_server import McpServer, Options
+from shiftwork.mcp.tool_calls import TOOLS
 from shiftwork.model.errors import StoreUnavailable
 from shiftwork.testing import MovedClock, pass_time
 from tests.mcp.talking import MODES, Agent, in_one_task, talking
 from tests.worker.steps import until_status
 
+NARROWED = {
+    *[("claim", "wait"), ("checkpoint", "result"), ("spawn", "tasks"), ("wait", "tasks"), ("fail", "error")],
+    *[("ask_human", "question"), ("ask_human", "name"), ("list", "status"), ("list", "limit")],
+}
+"""Parameters that a tool bounds or requires where the operation does not."""
 WORKER = ["claim", "heartbeat", "checkpoint", "spawn", "wait", "ask_human", "complete", "fail", "release"]
 SUBMITTER = ["submit", "get", "list", "cancel", "approve", "answer"]
 
@@ -128,7 +134,7 @@ async def test_claim_that_cannot_be_answered_is_released(
         raise StoreUnavailable("it went away")
 
     made = await queue.submit(type="code")
-    monkeypatch.setattr(resuming, "work_of", unable)
+    monkeypatch.setattr(claimed_task, "work_of", unable)
     assert (await agent.refusal("claim"))["code"] == "store_unavailable"
     await until_status(queue, made.id, "ready")  # beside the answer, which waits for nothing
     assert (await queue.get(made.id)).attempts == 0
@@ -141,7 +147,7 @@ async def test_internal_error_is_logged_and_not_revealed(
         raise ZeroDivisionError("what was divided")
 
     await queue.submit(type="code")
-    monkeypatch.setattr(resuming, "work_of", broken)
+    monkeypatch.setattr(claimed_task, "work_of", broken)
     refused = await agent.refusal("claim")
     assert refused["code"] == "internal"
     assert "divided" not in json.dumps(refused)
@@ -157,6 +163,20 @@ async def test_heartbeat_stores_progress_and_reports_cancel(agent: Agent, queue:
     stopped = await agent("heartbeat", token=token)
     assert (stopped["action"], stopped["reason"]) == ("cancel", "unwanted")
     assert "Stop working" in stopped["next"]
+
+
+async def test_instructions_come_with_claim_and_heartbeat_until_acknowledged(agent: Agent, queue: Queue) -> None:
+    made = await queue.submit(type="code")
+    await made.tell("before")
+    held = await agent.take()
+    assert [each["text"] for each in held["instructions"]] == ["before"]
+    await made.tell("use the blue one")
+    answer = await agent("heartbeat", token=held["token"], acknowledge=1)
+    assert [(each["seq"], each["text"]) for each in answer["instructions"]] == [(2, "use the blue one")]
+    assert "acknowledge" in answer["next"]
+    answer = await agent("heartbeat", token=held["token"], acknowledge=2)
+    assert "instructions" not in answer
+    assert [each.status for each in await queue.tasks.instructions(made.id)] == ["acknowledged"] * 2
 
 
 async def test_checkpoints_are_returned_with_the_next_attempt(agent: Agent, queue: Queue, clock: MovedClock) -> None:
@@ -470,3 +490,41 @@ async def test_get_waits_no_longer_than_it_was_asked_to(agent: Agent, queue: Que
     assert (await waiting)["status"] == "cancelled"
     refused = await agent.refusal("get", task_id=made.id, wait_sec=30)
     assert "20" in refused["what"]
+
+
+async def test_task_is_submitted_for_later(agent: Agent, queue: Queue) -> None:
+    later = {"type": "code", "key": "later", "delay": 60}
+    dated = {"type": "code", "key": "dated", "run_at": "2100-01-01T00:00:00Z", "expires_in": 9e9}
+    made = (await agent("submit", tasks=[later]))["tasks"] + (await agent("submit", tasks=[dated]))["tasks"]
+    delayed, timed = [await queue.get(each["task_id"]) for each in made]
+    assert delayed.run_at is not None
+    assert delayed.hold == "scheduled"
+    assert delayed.run_at - delayed.created_at == pytest.approx(60, abs=1)
+    assert (timed.run_at, timed.status) == (4102444800.0, "pending")
+    assert timed.expires_at is not None
+    assert "task" not in await agent("claim")
+    refused = await agent.refusal("submit", tasks=[{"type": "code", "run_at": "2100-01-01T00:00:00"}])
+    assert refused["code"] == "invalid_input"
+
+
+async def test_list_finds_tasks_by_words(agent: Agent, queue: Queue) -> None:
+    made = await queue.submit(type="code", title="Rewrite the parser", payload={"file": "lexer.py"})
+    await queue.submit(type="code", title="Draw the logo")
+    for words in ("parser", "pars", "lexer rewrite"):
+        assert [each["task_id"] for each in (await agent("list", search=words))["tasks"]] == [made.id]
+    assert (await agent("list", search="nowhere"))["tasks"] == []
+    newest = await agent("list", newest=True, limit=1)
+    assert newest["tasks"][0]["title"] == "Draw the logo"
+
+
+def test_parameters_are_those_of_the_operation() -> None:
+    """Types, bounds and defaults are declared once, on the operation; a tool narrows what it says it narrows."""
+    for tool in TOOLS.values():
+        known = tool.operation.parameters.sent
+        for field in msgspec.structs.fields(tool.takes):
+            if field.name in known and (tool.name, field.name) not in NARROWED:
+                declared = msgspec.json.schema(known[field.name][1])
+                given = msgspec.json.schema(field.type)
+                given.pop("description", None)
+                assert given == declared, (tool.name, field.name)
+                assert field.required == (len(known[field.name]) == 2), (tool.name, field.name)

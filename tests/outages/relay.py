@@ -32,7 +32,11 @@ class Relay:
             self._dropped |= link
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except ConnectionError:
+            writer.close()  # the server is down
+            return
         link = {writer, there_writer}
         self._links.append(link)
         if self.silent:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
@@ -135,3 +136,13 @@ async def test_unreachable_network_is_reported_as_unavailable(far: tuple[Queue, 
         await queue.submit(type="code")
     relay.silent = False
     assert (await queue.submit(type="code")).status == "ready"
+
+
+async def test_silent_host_does_not_hide_the_next_one(postgres_url: str) -> None:
+    """The machine that is named first has no network, and the driver alone would wait for it to the end."""
+    async with relay_to(postgres_url) as (relay, silent):
+        relay.silent = True
+        first, second = urlsplit(silent), urlsplit(postgres_url)
+        both = urlunsplit(first._replace(netloc=f"{first.netloc},{second.hostname}:{second.port}"))
+        async with Queue.open(both) as queue:
+            assert (await queue.submit(type="code")).status == "ready"

@@ -50,7 +50,7 @@ class Deadlocked:
             raise asyncpg.DeadlockDetectedError("deadlock")
 
 
-async def duties(url: str) -> int:
+async def count_jobs(url: str) -> int:
     connection = await asyncpg.connect(url)
     found: int = await connection.fetchval("select count(*) from duties where name = 'mine'")
     await connection.close()
@@ -64,14 +64,14 @@ async def test_call_cancelled_during_a_rollback_is_not_retried(postgres_url: str
         await rolling_back.wait()
         call.cancel()
         assert isinstance((await asyncio.gather(call, return_exceptions=True))[0], asyncio.CancelledError)
-        assert (verb.tries, await duties(postgres_url)) == (1, 0)
+        assert (verb.tries, await count_jobs(postgres_url)) == (1, 0)
 
 
 async def test_call_timing_out_during_a_rollback_reports_it(postgres_url: str, rolling_back: asyncio.Event) -> None:
     async with Queue.open(postgres_url) as queue:
         with given(queue.engine.store, 0.2), pytest.raises(OperationTimeout):
             await queue.engine.store.run(Deadlocked())
-        assert await duties(postgres_url) == 0
+        assert await count_jobs(postgres_url) == 0
 
 
 async def test_cleanup_after_a_cancellation_can_be_retried(postgres_url: str, rolling_back: asyncio.Event) -> None:
@@ -87,7 +87,7 @@ async def test_cleanup_after_a_cancellation_can_be_retried(postgres_url: str, ro
         await asyncio.sleep(0)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        assert await duties(postgres_url) == 1
+        assert await count_jobs(postgres_url) == 1
 
 
 async def test_caller_cancelled_at_its_commit_still_wakes_waiting_claims(

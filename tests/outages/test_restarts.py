@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Assignment, Queue
-from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreDamaged, StoreUnavailable
+from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreDamaged, StoreReadOnly, StoreUnavailable
 from shiftwork.store import postgres as store
 from shiftwork.testing import MovedClock, pass_time
 from tests.races.fleet import handles, hire, stranded
@@ -27,6 +27,7 @@ from tests.stores.stalling import given, impatient
 from tests.worker.steps import until
 
 ADA = {"agent_id": "ada"}
+AWAY = (StoreUnavailable, StoreReadOnly, OperationTimeout)
 
 
 class Fleet:
@@ -54,7 +55,7 @@ class Fleet:
                 made = await queue.submit_many([{"type": "code"}, {"type": "code"}])
                 child = await queue.submit(type="code", dependencies=[task.id for task in made])
                 self.submitted += [child.id, *(task.id for task in made)]
-            except StoreUnavailable:
+            except AWAY:
                 continue
 
     async def work(self, queue: Queue, agent: str) -> None:
@@ -64,7 +65,7 @@ class Fleet:
                     await queue.complete(assignment.token)
                     self.completed.append(assignment.id)
                     await self.step()
-            except StoreUnavailable:
+            except AWAY:
                 continue
 
 

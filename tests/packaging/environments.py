@@ -17,6 +17,8 @@ from pathlib import Path
 from tests.services.programs import FETCHED, REPOSITORY, fetching
 
 CONSTRAINTS = REPOSITORY / "constraints.txt"
+FRAMEWORKS = {"claude-agent-sdk", "langgraph", "openai-agents", "pydantic-ai"}
+"""Extras that `all` leaves out: half a gigabyte together."""
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq"]
 
 
@@ -42,9 +44,12 @@ def built_wheel(folder: Path) -> Path:
 
 
 def wheelhouse() -> Path:
-    """Every dependency of every extra, in the version of `constraints.txt`."""
+    """Every dependency of every extra but the agent frameworks, in the version of `constraints.txt`."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [each for name, group in project["optional-dependencies"].items() if name != "all" for each in group]
+    left_out = {"all", *FRAMEWORKS}
+    extras = [
+        each for name, group in project["optional-dependencies"].items() if name not in left_out for each in group
+    ]
     wanted = sorted({*project["dependencies"], *extras})
     key = hashlib.sha256(repr((wanted, CONSTRAINTS.read_text(encoding="utf-8"), sys.version_info[:2])).encode())
     house = FETCHED / "wheels" / f"dependencies-{key.hexdigest()[:12]}"

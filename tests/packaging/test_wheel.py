@@ -13,7 +13,7 @@ import pytest
 
 import shiftwork
 from tests.client.serving import served
-from tests.packaging.environments import Environment
+from tests.packaging.environments import FRAMEWORKS, Environment
 from tests.services.programs import REPOSITORY
 
 pytestmark = pytest.mark.timeout(400)  # the first test of a run may fetch and build
@@ -70,13 +70,29 @@ def test_readme_is_the_description(metadata: Message) -> None:
 
 def test_extras_are_for_users_alone(metadata: Message) -> None:
     extras = set(metadata.get_all("Provides-Extra", []))
-    assert extras == {"all", "client", "mcp", "otel", "postgres", "redis", "s3", "secrets", "server", "worker"}
+    used = {
+        "a2a",
+        "acp",
+        "all",
+        "apprise",
+        "client",
+        "mcp",
+        "otel",
+        "postgres",
+        "prices",
+        "redis",
+        "s3",
+        "secrets",
+        "server",
+        "worker",
+    }
+    assert extras == used | FRAMEWORKS
 
 
-def test_extra_all_names_every_other_extra() -> None:
+def test_extra_all_names_every_other_extra_but_the_frameworks() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (named,) = project["optional-dependencies"]["all"]
-    assert named == f"shiftwork[{','.join(sorted(project['optional-dependencies'].keys() - {'all'}))}]"
+    assert named == f"shiftwork[{','.join(sorted(project['optional-dependencies'].keys() - {'all', *FRAMEWORKS}))}]"
 
 
 def test_wheel_has_the_files_that_are_no_python(wheel: Path) -> None:

@@ -11,7 +11,7 @@ from shiftwork.engine.merge import START
 from shiftwork.store import postgres as store
 from shiftwork.store import postgres_tx, statements
 from shiftwork.store.postgres_opening import SET_LOCAL
-from shiftwork.store.sqlite import SqliteTx
+from shiftwork.store.sqlite_tx import SqliteTx
 
 NOW = 1_765_800_000.0
 PLACE = dict(zip(("rank", "ordered_at", "id"), START, strict=True))

@@ -59,7 +59,12 @@ def asked(*, postgres: bool) -> list[Hot]:
             "idx_search_entries_tail",
             10,
         ),
-        Hot("changed_tasks", {"after": TASKS - 500, "last": TASKS, "workspace": None}, "events_pkey", 500),
+        Hot(
+            "changed_tasks",
+            {"after": TASKS - 500, "last": TASKS, "last_row": TASKS, "workspace": None},
+            "events_pkey",
+            500,
+        ),
         Hot("newest_ids", {"after": TASKS - 500, "workspace": "default"}, "events_pkey", 500),
         Hot("search_texts", {"items": [(uuid(n),) for n in range(1, 101)]}, "tasks_pkey", 210),
         Hot("save_search_entries", {"items": [(uuid(7), "X" * 26)]}, "tasks_pkey", 10),

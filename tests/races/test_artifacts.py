@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shiftwork import Queue
-from shiftwork.artifacts import maintenance as duty
+from shiftwork.artifacts import maintenance as job
 from shiftwork.model.errors import UnknownReference
 from tests.conformance.steps import take
 from tests.races.fleet import Stop, handles, together, until_blocked
@@ -20,8 +20,8 @@ async def content(queue: Queue, artifact_id: str) -> bytes:
 
 async def collect(queue: Queue) -> int:
     """One turn of the maintenance job on what no one refers to at this moment."""
-    counts = await queue.engine.store.run(lambda tx: duty.collect(tx, queue.engine))
-    await duty.remove(queue.engine)
+    counts = await queue.engine.store.run(lambda tx: job.collect(tx, queue.engine))
+    await job.remove(queue.engine)
     return counts.get("collected", 0)
 
 
@@ -38,14 +38,14 @@ async def test_artifact_uploaded_while_collected_is_not_lost(postgres_url: str) 
         kept = await collector.artifacts.put(b"content")
         stop = Stop(collector, "insert_litter")
         engine = collector.engine
-        collecting = asyncio.create_task(engine.store.run(lambda tx: duty.collect(tx, engine)))
+        collecting = asyncio.create_task(engine.store.run(lambda tx: job.collect(tx, engine)))
         await stop.wait()
         bringing = asyncio.create_task(bringer.artifacts.put(b"content"))
         await until_blocked(bringer)
         stop.go_on()
         assert await collecting == {"collected": 1}
         assert (await bringing).id == kept.id
-        assert await duty.remove(engine) == {"removed": 1}
+        assert await job.remove(engine) == {"removed": 1}
         assert await content(bringer, kept.id) == b"content"
 
 

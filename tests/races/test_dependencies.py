@@ -62,6 +62,37 @@ async def test_child_submitted_while_its_parent_finishes_is_not_stranded(postgre
         assert (await submitter.get(child.id)).status == "ready"
 
 
+async def test_child_submitted_while_its_parent_finishes_in_a_batch_is_not_stranded(postgres_url: str) -> None:
+    """The batch began before the edge was there, and waits for the parent's lock."""
+    async with handles(postgres_url, 2, pool_size=2) as (submitter, finisher):
+        parent, _ = await submitter.submit_many([{"type": "code"}] * 2)
+        taken = await take_all(finisher, "worker", 2)
+        stop = Stop(submitter, "insert_tasks")
+        submitting = asyncio.create_task(submitter.submit(type="code", dependencies=[parent.id]))
+        await stop.wait()
+        finishing = asyncio.create_task(finisher.batch.complete([Completion(token=each.token) for each in taken]))
+        await until_blocked(submitter)
+        stop.go_on()
+        child, outcomes = await submitting, await finishing
+        assert [outcome.status for outcome in outcomes] == ["completed", "completed"]
+        assert (await submitter.get(child.id)).status == "ready"
+        assert await stranded(submitter) == []
+
+
+async def test_child_submitted_while_its_parent_completes_in_a_batch_is_ready(postgres_url: str) -> None:
+    async with handles(postgres_url, 2, pool_size=2) as (submitter, finisher):
+        parent, _ = await submitter.submit_many([{"type": "code"}] * 2)
+        taken = await take_all(finisher, "worker", 2)
+        stop = Stop(finisher, "tell_completed")
+        finishing = asyncio.create_task(finisher.batch.complete([Completion(token=each.token) for each in taken]))
+        await stop.wait()
+        submitting = asyncio.create_task(submitter.submit(type="code", dependencies=[parent.id]))
+        await until_blocked(submitter)
+        stop.go_on()
+        child, _ = await submitting, await finishing
+        assert child.status == "ready"
+
+
 async def test_child_submitted_while_its_parent_completes_is_ready(postgres_url: str) -> None:
     async with handles(postgres_url, 2, pool_size=2) as (submitter, finisher):
         parent = await submitter.submit(type="code")

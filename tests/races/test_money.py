@@ -144,7 +144,7 @@ async def maintain(queue: Queue) -> dict[str, int]:
 
 
 async def test_task_held_while_budget_opens_is_released_later(postgres_url: str) -> None:
-    async with handles(postgres_url, 3) as (duty, claimer, other):
+    async with handles(postgres_url, 3) as (job, claimer, other):
         tasks = [{"type": name, "estimated_cost_usd": 0.90} for name in ("first", "second")]
         dag_id = (await other.submit_dag({"tasks": tasks, "budget_ceiling_usd": 1.00}))[0].dag_id or ""
         first = await take(other, "one", types=["first"])
@@ -155,14 +155,14 @@ async def test_task_held_while_budget_opens_is_released_later(postgres_url: str)
         stop = Stop(claimer, "hold_under")
         claiming = asyncio.create_task(claimer.claim("two", types=["second"]))
         await stop.wait()
-        turn = asyncio.create_task(maintain(duty))
+        turn = asyncio.create_task(maintain(job))
         await until_blocked(other)
         stop.go_on()
         assert await claiming == []
         assert await turn == {}, "it is not open: the claim has held a task back"
 
         await other.complete(first.token)
-        await maintain(duty)
+        await maintain(job)
         assert len(await other.claim("two", types=["second"])) == 1
 
 

@@ -13,7 +13,7 @@ from shiftwork.engine.event_log import Part
 from shiftwork.server.watching import Watching
 from shiftwork.store.store import Store
 from shiftwork.testing import MovedClock
-from shiftwork.triggers import maintenance as duty
+from shiftwork.triggers import maintenance as job
 from tests.races.fleet import Stop, handles, together
 
 NOTE = {"type": "note", "title": "{{ tick }}"}
@@ -33,7 +33,7 @@ async def test_each_tick_fires_once_with_several_servers(store_url: str) -> None
             await servers[0].triggers.save(f"every-minute-{number}", on=on, task=NOTE, parameters=tick)
         for minute in range(1, 6):
             clock.advance(MINUTE)
-            await together(*(duty.run(server.engine) for server in servers))
+            await together(*(job.run(server.engine) for server in servers))
             assert len(await notes(servers[0])) == 10 * minute
         assert len(set(await notes(servers[0]))) == 5
 
@@ -45,12 +45,12 @@ async def test_schedule_being_fired_by_another_server_is_skipped(postgres_dsn: s
         await first.triggers.save("x", on={"kind": "cron", "at": "* * * * *"}, task=NOTE, parameters=tick)
         clock.advance(MINUTE)
         stop = Stop(first, "advance_trigger")
-        firing = asyncio.create_task(duty.run(first.engine))
+        firing = asyncio.create_task(job.run(first.engine))
         await stop.wait()
-        assert await duty.run(second.engine) == {}
+        assert await job.run(second.engine) == {}
         stop.go_on()
         assert await firing == {"ticks": 1}
-        assert await duty.run(second.engine) == {}
+        assert await job.run(second.engine) == {}
 
 
 async def test_each_event_fires_once_with_several_servers(store_url: str) -> None:
@@ -61,9 +61,9 @@ async def test_each_event_fires_once_with_several_servers(store_url: str) -> Non
         for _ in range(5):
             await together(
                 *(server.submit(type="code") for server in servers for _ in range(4)),
-                *(duty.run(server.engine) for server in servers),
+                *(job.run(server.engine) for server in servers),
             )
-        await duty.run(servers[0].engine)
+        await job.run(servers[0].engine)
         found = await notes(servers[0])
         assert len(found) == len(set(found)) == 60
 
@@ -79,7 +79,7 @@ async def test_trigger_saved_while_the_log_is_read_misses_no_event(
         if resumed:
             await other.triggers.save("new", on=new, task=NOTE, parameters={"tick": {"from": "task_id"}})
             await other.triggers.pause("new")
-        await duty.run(server.engine)
+        await job.run(server.engine)
 
         async def read_late(store: Store, after: int, count: int) -> Part:
             """The trigger and its first event come after the maintenance job has asked who follows."""
@@ -91,9 +91,9 @@ async def test_trigger_saved_while_the_log_is_read_misses_no_event(
             await other.submit(type="code")
             return await event_log.read(store, after, count)
 
-        monkeypatch.setattr(duty, "event_log", SimpleNamespace(read=read_late))
-        await duty.run(server.engine)
-        await duty.run(server.engine)
+        monkeypatch.setattr(job, "event_log", SimpleNamespace(read=read_late))
+        await job.run(server.engine)
+        await job.run(server.engine)
         assert len(await notes(server)) == 1
 
 

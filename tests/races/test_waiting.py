@@ -139,12 +139,12 @@ async def test_only_one_of_two_concurrent_answers_counts(store_url: str) -> None
 
 
 async def test_answer_waiting_for_the_expiry_to_commit_is_refused(postgres_url: str, clock: MovedClock) -> None:
-    async with handles(postgres_url, 2, clock=clock) as (worker, duty):
+    async with handles(postgres_url, 2, clock=clock) as (worker, job):
         task_id, token = await start(worker)
         await worker.waits.wait(token, "sure", question="Sure?", timeout_sec=60)
-        stop = Stop(duty, "save_tasks")
+        stop = Stop(job, "save_tasks")
         clock.advance(60)
-        ending = asyncio.create_task(run_once(duty.engine, force=True))
+        ending = asyncio.create_task(run_once(job.engine, force=True))
         await stop.wait()
         answering = asyncio.create_task(errors(worker.approvals.answer(task_id, True)))
         await until_blocked(worker)
@@ -180,14 +180,14 @@ async def test_only_one_of_two_concurrent_decisions_counts(store_url: str) -> No
 
 
 async def test_concurrent_approval_cancel_and_expiry_have_one_outcome(store_url: str, clock: MovedClock) -> None:
-    async with handles(store_url, 3, clock=clock) as (ada, bob, duty):
-        await guard(ada, bob, duty, expire_after_sec=60)
+    async with handles(store_url, 3, clock=clock) as (ada, bob, job):
+        await guard(ada, bob, job, expire_after_sec=60)
         for _ in range(ROUNDS):
             task = await ada.submit(type="deploy")
             clock.advance(59)
             deciding = errors(ada.approvals.approve(task.id), bob.cancel(task.id))
             clock.advance(1)
-            await together(deciding, run_once(duty.engine, force=True))
+            await together(deciding, run_once(job.engine, force=True))
             verbs = [event.verb for event in (await ada.tasks.history(task.id)).events]
             assert len({"approved", "rejected"}.intersection(verbs)) <= 1
             assert (await ada.get(task.id)).status in {"ready", "cancelled"}

@@ -252,7 +252,8 @@ def test_commands_work_on_a_schema(schema_url: str, tmp_path: Path) -> None:
 async def test_prove_finds_no_loss_in_a_schema(postgres_dsn: str, tmp_path: Path) -> None:
     execute(postgres_dsn, OWN_TABLES)
     url = f"{postgres_dsn}?schema=proven"
-    command = [sys.executable, "-m", "shiftwork", "--store", url, "prove", "--tasks", "20", "--agents", "2"]
+    command = [sys.executable, "-m", "shiftwork", "--store", url, "prove", "--minutes", "0.1", "--workers", "2"]
+    command += ["--faults", "kill"]
     done = await asyncio.to_thread(
         subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=170
     )

@@ -17,7 +17,7 @@ async def api(store_url: str) -> AsyncIterator[Running]:
 
 @pytest.fixture
 async def guarded(store_url: str) -> AsyncIterator[Running]:
-    """The same, but every call needs a token; `guarded.house.queue.tokens.create` makes one."""
+    """The same, but every call needs a token; `guarded.state.queue.tokens.create` makes one."""
     async with running(store_url, tokens=True) as server:
-        give_folder(server.house.queue)
+        give_folder(server.state.queue)
         yield server

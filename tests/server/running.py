@@ -15,7 +15,7 @@ import aiohttp
 import uvicorn.server
 
 from shiftwork.server.openapi import refusals
-from shiftwork.server.routes import DOORS
+from shiftwork.server.routes import ENDPOINTS
 from shiftwork.server.serve import Options, Server, open_server
 
 POLL_SEC = 0.005
@@ -52,11 +52,14 @@ class Reply:
 
 
 def check_documented(method: str, path: str, reply: Reply) -> None:
-    """Whatever a door refuses with is in the OpenAPI document."""
+    """Whatever an endpoint refuses with is in the OpenAPI document."""
     plain = path.partition("?")[0]
-    door = next((door for door in DOORS if door.method == method and _pattern(door.path).fullmatch(plain)), None)
-    if door is not None and reply.status >= 400 and reply.status != 500 and plain != "/readyz":
-        assert reply.code in {error.code for error in refusals(door)}, f"{door.name} refuses with {reply.code}"
+    endpoint = next(
+        (endpoint for endpoint in ENDPOINTS if endpoint.method == method and _pattern(endpoint.path).fullmatch(plain)),
+        None,
+    )
+    if endpoint is not None and reply.status >= 400 and reply.status != 500 and plain != "/readyz":
+        assert reply.code in {error.code for error in refusals(endpoint)}, f"{endpoint.name} refuses with {reply.code}"
 
 
 @functools.cache
@@ -69,7 +72,7 @@ class Running:
 
     def __init__(self, served: Server, http: aiohttp.ClientSession) -> None:
         self.server = served
-        self.house = served.house
+        self.state = served.state
         self.http = http
         self.url = served.url
 
@@ -94,14 +97,14 @@ class Running:
         return reply.json if reply.body else None
 
     async def pass_time(self, seconds: float) -> Any:
-        """Move the server's clock through its own door; the maintenance jobs that come due run."""
+        """Move the server's clock through its own endpoint; the maintenance jobs that come due run."""
         return await self.post("/api/testing/clock", {"advance_sec": seconds})
 
 
 @asynccontextmanager
 async def running(store: str, **options: Any) -> AsyncIterator[Running]:
-    """Serve on a free port until the block ends. Duties run only when the clock is moved, unless asked for."""
-    given = Options(**{"store": store, "port": 0, "test_clock": True, "duties": False, **options})
+    """Serve on a free port until the block ends. Maintenance runs only when the clock is moved, unless asked for."""
+    given = Options(**{"store": store, "port": 0, "test_clock": True, "maintenance": False, **options})
     async with open_server(given) as served, aiohttp.ClientSession() as http:
         task = asyncio.create_task(served.run_until_stopped())
         try:

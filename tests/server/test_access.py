@@ -17,11 +17,11 @@ from shiftwork.access.scopes import MEANING
 from shiftwork.agents.api import Agents
 from shiftwork.model.errors import InputError
 from shiftwork.operation.declare import operation_of
-from shiftwork.server.routes import DOORS
+from shiftwork.server.routes import ENDPOINTS
 from shiftwork.server.serve import Options, check_options
 from tests.conformance.steps import dead_letter, everything
 from tests.server import raw
-from tests.server.doors import BY_NAME, CALLS, Call, named, waiting
+from tests.server.endpoints import BY_NAME, CALLS, Call, named, waiting
 from tests.server.running import Reply, Running
 
 OF_WORKSPACE = ("read", "submit", "work", "operate", "admin")
@@ -44,14 +44,15 @@ FREE |= {
     "limits_remove",
     "sinks_remove",
 }
+FREE |= {"accounts_set", "accounts_remove", "accounts_renew"}
 FREE |= {"triggers_save", "triggers_remove", "types_save", "types_remove", "quotas_set"}
-"""Doors whose name in the path need not exist: a runtime is known by its first call, a tag by its first task, an
+"""Endpoints whose name in the path need not exist: a runtime is known by its first call, a tag by its first task, an
 artifact by its content, and the heartbeat of a task that is not there is answered with `lost`. Types and keys are words
 that every workspace may use."""
 
 
 class Role(NamedTuple):
-    """Anyone who knocks, and the scopes of the doors that open to them."""
+    """Anyone who knocks, and the scopes of the endpoints that open to them."""
 
     header: str | None
     opens: frozenset[str]
@@ -68,7 +69,7 @@ async def token(queue: Queue, *scopes: str) -> dict[str, str]:
 
 @pytest.fixture
 async def roles(guarded: Running) -> dict[str, Role]:
-    queue, clock = guarded.house.queue, guarded.house.clock
+    queue, clock = guarded.state.queue, guarded.state.clock
     assert clock is not None
     expired = await queue.tokens.create("expired", ["admin"], expires_at=queue.now() + 10)
     clock.advance(11)
@@ -101,18 +102,18 @@ def knock(role: Role) -> dict[str, str]:
 
 async def test_every_route_requires_its_scope(guarded: Running, roles: dict[str, Role]) -> None:
     for name, role in roles.items():
-        for door in DOORS:
-            path = re.sub(r"{\w+}", "7", door.path)
-            reply = await guarded.call(door.method, path, {} if door.changes else None, headers=knock(role))
-            where = f"{name} at {door.method} {door.path}: {reply}"
-            if door.name == "hooks_receive":  # a signature opens it, no token
+        for endpoint in ENDPOINTS:
+            path = re.sub(r"{\w+}", "7", endpoint.path)
+            reply = await guarded.call(endpoint.method, path, {} if endpoint.changes else None, headers=knock(role))
+            where = f"{name} at {endpoint.method} {endpoint.path}: {reply}"
+            if endpoint.name in {"hooks_receive", "slack_press"}:  # a signature opens it, no token
                 assert (reply.status, reply.code) == (403, "hook_refused"), where
-            elif door.scope is None or door.scope in role.opens:
+            elif endpoint.scope is None or endpoint.scope in role.opens:
                 assert reply.status < 500, where
                 assert reply.status not in {401, 403}, where
             elif role.opens:
                 assert (reply.status, reply.code) == (403, "forbidden"), where
-                assert reply.json["facts"] == {"needs": door.scope, "has": [name]}, where
+                assert reply.json["facts"] == {"needs": endpoint.scope, "has": [name]}, where
             else:
                 assert (reply.status, reply.code) == (401, "unauthorized"), where
                 assert reply.headers["www-authenticate"] == "Bearer", where
@@ -131,7 +132,7 @@ async def first_message(api: Running, path: str, **options: Any) -> Any:
 
 
 async def test_websocket_requires_the_read_scope(guarded: Running, roles: dict[str, Role]) -> None:
-    await waiting(guarded.house.queue)
+    await waiting(guarded.state.queue)
     for name, role in roles.items():
         if name == "long":  # no WebSocket comes of it
             continue
@@ -143,14 +144,14 @@ async def test_websocket_requires_the_read_scope(guarded: Running, roles: dict[s
 
 
 async def test_browser_can_send_its_token_as_subprotocol(guarded: Running) -> None:
-    await waiting(guarded.house.queue)
-    secret = (await guarded.house.queue.tokens.create("tab", ["read"])).secret
+    await waiting(guarded.state.queue)
+    secret = (await guarded.state.queue.tokens.create("tab", ["read"])).secret
     found = await first_message(guarded, "/ws?after=0", protocols=["shiftwork", f"bearer.{secret}"])
     assert found["event"] != "error"
 
 
 async def test_token_has_all_scopes_it_was_given(guarded: Running) -> None:
-    both = await token(guarded.house.queue, "submit", "work")
+    both = await token(guarded.state.queue, "submit", "work")
     made = await guarded.post("/api/tasks", {"type": "noop"}, headers=both)
     claimed = await guarded.post("/api/tasks/claim", {"agent_id": "ada"}, headers=both)
     assert claimed["assignments"][0]["task"]["id"] == made["id"]
@@ -159,16 +160,16 @@ async def test_token_has_all_scopes_it_was_given(guarded: Running) -> None:
 
 async def test_revoked_token_is_refused_when_checked_again(guarded: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authenticator, "FRESH_SEC", 0.0)
-    made = await guarded.house.queue.tokens.create("ci", ["read"])
+    made = await guarded.state.queue.tokens.create("ci", ["read"])
     assert (await guarded.call("GET", "/api/me", headers=bearer(made.secret))).status == 200
-    await guarded.house.queue.tokens.revoke(made.id)
+    await guarded.state.queue.tokens.revoke(made.id)
     assert (await guarded.call("GET", "/api/me", headers=bearer(made.secret))).status == 401
 
 
 async def test_invalid_tokens_are_not_cached(guarded: Running) -> None:
     for number in range(50):
         await guarded.call("GET", "/api/me", headers=bearer(f"{number}" * 1000))
-    assert not guarded.house.authenticator._known
+    assert not guarded.state.authenticator._known
 
 
 async def all_rows(queue: Queue) -> set[tuple[str, str]]:
@@ -177,51 +178,51 @@ async def all_rows(queue: Queue) -> set[tuple[str, str]]:
 
 @pytest.fixture
 async def ours(guarded: Running) -> dict[str, str]:
-    return await token(guarded.house.queue.in_workspace("ours"), "admin", "server")
+    return await token(guarded.state.queue.in_workspace("ours"), "admin", "server")
 
 
 def test_every_route_with_a_path_parameter_is_covered() -> None:
-    assert {door.name for door in named()} <= CALLS.keys()
+    assert {endpoint.name for endpoint in named()} <= CALLS.keys()
 
 
 async def test_objects_of_another_workspace_are_not_found(guarded: Running) -> None:
     for name, arrange in CALLS.items():
-        ours = await token(guarded.house.queue.in_workspace(f"ours-{name}"), "admin", "server")
-        door, call = BY_NAME[name], await arrange(guarded.house.queue.in_workspace(f"theirs-{name}"))
-        before = await all_rows(guarded.house.queue)
-        reply = await guarded.call(door.method, call.path(door), call.body, headers=ours)
-        after = await all_rows(guarded.house.queue)
+        ours = await token(guarded.state.queue.in_workspace(f"ours-{name}"), "admin", "server")
+        endpoint, call = BY_NAME[name], await arrange(guarded.state.queue.in_workspace(f"theirs-{name}"))
+        before = await all_rows(guarded.state.queue)
+        reply = await guarded.call(endpoint.method, call.path(endpoint), call.body, headers=ours)
+        after = await all_rows(guarded.state.queue)
         if name != "move_clock":  # the one clock of the server
             lost = {(table, row) for table, row in before - after if f"ours-{name}" not in row}
             assert lost == set(), name  # but for our own workspace, whose types were counted
             assert "theirs" not in str(after - before), name
         assert "theirs" not in reply.body.decode(), (name, reply)
-        if "{" in door.path and name not in FREE:
+        if "{" in endpoint.path and name not in FREE:
             assert (reply.status, reply.code) == (404, "not_found"), (name, reply)
         else:
             assert reply.status in {200, 201, 204, 404}, (name, reply)
 
 
 async def test_removed_objects_of_another_workspace_are_not_revealed(guarded: Running, ours: dict[str, str]) -> None:
-    theirs = guarded.house.queue.in_workspace("theirs")
+    theirs = guarded.state.queue.in_workspace("theirs")
     await theirs.settings.set("purge.mode", "delete")
     task_id = await dead_letter(theirs)
     await theirs.dead_letters.review(task_id, "abandon", note="theirs alone")
     await theirs.control.purge(status=["dead_lettered"])
-    for door in named():
-        if door.method == "GET" and "{task_id}" in door.path:
-            reply = await guarded.call("GET", door.path.format(task_id=task_id), headers=ours)
-            assert (reply.status, reply.code) == (404, "not_found"), (door.name, reply)
+    for endpoint in named():
+        if endpoint.method == "GET" and "{task_id}" in endpoint.path:
+            reply = await guarded.call("GET", endpoint.path.format(task_id=task_id), headers=ours)
+            assert (reply.status, reply.code) == (404, "not_found"), (endpoint.name, reply)
 
 
 async def test_token_cannot_name_another_workspace(guarded: Running, ours: dict[str, str]) -> None:
     for name, arrange in CALLS.items():
         workspace = f"theirs-{name}"
-        door, call = BY_NAME[name], await arrange(guarded.house.queue.in_workspace(workspace))
-        before = await everything(guarded.house.queue)
-        path = call.path(door, workspace=workspace)
-        reply = await guarded.call(door.method, path, call.body, headers=ours)
-        assert await everything(guarded.house.queue) == before, name
+        endpoint, call = BY_NAME[name], await arrange(guarded.state.queue.in_workspace(workspace))
+        before = await everything(guarded.state.queue)
+        path = call.path(endpoint, workspace=workspace)
+        reply = await guarded.call(endpoint.method, path, call.body, headers=ours)
+        assert await everything(guarded.state.queue) == before, name
         assert (reply.status, reply.code, reply.json["where"]) == (404, "not_found", "workspace"), (name, reply)
 
 
@@ -231,17 +232,17 @@ async def test_token_can_name_its_own_workspace(guarded: Running, ours: dict[str
 
 async def test_lists_show_only_one_workspace(guarded: Running, ours: dict[str, str]) -> None:
     for name, arrange in CALLS.items():
-        await arrange(guarded.house.queue.in_workspace(f"theirs-{name}"))
-    for door in DOORS:
+        await arrange(guarded.state.queue.in_workspace(f"theirs-{name}"))
+    for endpoint in ENDPOINTS:
         if (
-            door.method == "GET"
-            and "{" not in door.path
-            and door.scope is not None
-            and door.name != "claims_made_by_request"
+            endpoint.method == "GET"
+            and "{" not in endpoint.path
+            and endpoint.scope is not None
+            and endpoint.name not in {"claims_made_by_request", "workspaces_list"}  # the second is the operator's
         ):
-            reply = await guarded.call("GET", door.path, headers=ours)
-            assert reply.status == 200, (door.name, reply)
-            assert "theirs" not in reply.body.decode(), (door.name, reply)
+            reply = await guarded.call("GET", endpoint.path, headers=ours)
+            assert reply.status == 200, (endpoint.name, reply)
+            assert "theirs" not in reply.body.decode(), (endpoint.name, reply)
 
 
 async def test_submit_cannot_name_another_workspace_in_a_view_field(guarded: Running, ours: dict[str, str]) -> None:
@@ -256,42 +257,42 @@ IN_A_BATCH = ["batch_start", "batch_complete", "batch_fail", "batch_release"]
 
 
 async def claim_with(api: Running, header: dict[str, str], *, start: bool) -> Any:
-    await waiting(api.house.queue)
+    await waiting(api.state.queue)
     reply = await api.post("/api/tasks/claim", {"agent_id": "ada", "start": start}, headers=header)
     return reply["assignments"][0]
 
 
 async def call_under(api: Running, name: str, claim: Any) -> Call:
-    """The door's arranged call, but under this claim."""
-    arranged = await CALLS[name](api.house.queue.in_workspace("elsewhere"))
+    """The endpoint's arranged call, but under this claim."""
+    arranged = await CALLS[name](api.state.queue.in_workspace("elsewhere"))
     body = {**arranged.body, "token": claim["token"]}
     if name == "waits_request":
-        body["tasks"] = [await waiting(api.house.queue)]
+        body["tasks"] = [await waiting(api.state.queue)]
     return Call({"task_id": claim["task"]["id"]}, body)
 
 
 async def write(api: Running, name: str, call: Call, header: dict[str, str]) -> Reply:
-    door = BY_NAME[name]
-    return await api.call(door.method, call.path(door), call.body, headers=header)
+    endpoint = BY_NAME[name]
+    return await api.call(endpoint.method, call.path(endpoint), call.body, headers=header)
 
 
 @pytest.mark.parametrize("name", UNDER_A_CLAIM)
 async def test_worker_writes_only_under_claims_of_its_own_token(guarded: Running, name: str) -> None:
-    mine, other, operator = [await token(guarded.house.queue, scope) for scope in ("work", "work", "operate")]
+    mine, other, operator = [await token(guarded.state.queue, scope) for scope in ("work", "work", "operate")]
     claim = await claim_with(guarded, mine, start=name != "start")
     call = await call_under(guarded, name, claim)
-    before = await everything(guarded.house.queue)
+    before = await everything(guarded.state.queue)
     refused = await write(guarded, name, call, other)
-    assert await everything(guarded.house.queue) == before
+    assert await everything(guarded.state.queue) == before
     assert (refused.status, refused.code) == (403, "not_your_claim")
-    assert (await write(guarded, name, call, operator)).status == 403, "operate alone does not open the door"
-    both = await token(guarded.house.queue, "work", "operate")
+    assert (await write(guarded, name, call, operator)).status == 403, "operate alone does not open the endpoint"
+    both = await token(guarded.state.queue, "work", "operate")
     assert (await write(guarded, name, call, both)).status == BY_NAME[name].status
 
 
 @pytest.mark.parametrize("name", UNDER_A_CLAIM)
 async def test_token_of_the_claim_can_write(guarded: Running, name: str) -> None:
-    mine = await token(guarded.house.queue, "work")
+    mine = await token(guarded.state.queue, "work")
     claim = await claim_with(guarded, mine, start=name != "start")
     reply = await write(guarded, name, await call_under(guarded, name, claim), mine)
     assert reply.status == BY_NAME[name].status, reply
@@ -305,22 +306,22 @@ def test_access_page_describes_every_scope() -> None:
 
 
 async def test_heartbeat_under_a_claim_of_another_token_is_lost(guarded: Running) -> None:
-    mine, other = [await token(guarded.house.queue, "work") for _ in range(2)]
+    mine, other = [await token(guarded.state.queue, "work") for _ in range(2)]
     claim = await claim_with(guarded, mine, start=True)
     path = f"/api/tasks/{claim['task']['id']}/heartbeat"
-    before = await guarded.house.queue.get(claim["task"]["id"])
+    before = await guarded.state.queue.get(claim["task"]["id"])
     found = await guarded.post(path, {"token": claim["token"]}, headers=other)
     assert found["action"] == "lost"
-    assert (await guarded.house.queue.get(claim["task"]["id"])).claim == before.claim
+    assert (await guarded.state.queue.get(claim["task"]["id"])).claim == before.claim
     assert (await guarded.post(path, {"token": claim["token"]}, headers=mine))["action"] == "continue"
 
 
 @pytest.mark.parametrize("name", IN_A_BATCH)
 async def test_batch_refuses_only_claims_of_another_token(guarded: Running, name: str) -> None:
-    mine, other = [await token(guarded.house.queue, "work") for _ in range(2)]
-    await guarded.house.queue.agents.register(id="ada", max_concurrent_tasks=2)
+    mine, other = [await token(guarded.state.queue, "work") for _ in range(2)]
+    await guarded.state.queue.agents.register(id="ada", max_concurrent_tasks=2)
     claims = [await claim_with(guarded, header, start=name != "batch_start") for header in (mine, other)]
-    arranged = await CALLS[name](guarded.house.queue.in_workspace("elsewhere"))
+    arranged = await CALLS[name](guarded.state.queue.in_workspace("elsewhere"))
     ((field, (item,)),) = arranged.body.items()
     tokens = [claim["token"] for claim in claims]
     items = tokens if isinstance(item, str) else [{**item, "token": each} for each in tokens]
@@ -330,7 +331,7 @@ async def test_batch_refuses_only_claims_of_another_token(guarded: Running, name
 
 @pytest.mark.parametrize("view", ["aegis", "loki"])
 async def test_write_without_a_claim_token_resolves_only_own_claims(guarded: Running, view: str) -> None:
-    mine, other = [await token(guarded.house.queue, "work") for _ in range(2)]
+    mine, other = [await token(guarded.state.queue, "work") for _ in range(2)]
     claim = await claim_with(guarded, mine, start=True)
     path = f"/api/tasks/{claim['task']['id']}/complete?view={view}"
     refused = await guarded.call("POST", path, {}, headers=other)
@@ -339,8 +340,8 @@ async def test_write_without_a_claim_token_resolves_only_own_claims(guarded: Run
 
 
 async def test_claims_are_returned_only_to_the_token_that_made_them(guarded: Running) -> None:
-    mine, other = [await token(guarded.house.queue, "work") for _ in range(2)]
-    await waiting(guarded.house.queue)
+    mine, other = [await token(guarded.state.queue, "work") for _ in range(2)]
+    await waiting(guarded.state.queue)
     await guarded.post("/api/tasks/claim", {"agent_id": "ada"}, headers={**mine, "Idempotency-Key": "k"})
     path = "/api/claims?who=ada&request=k"
     assert len((await guarded.get(path, headers=mine))["tasks"]) == 1
@@ -349,7 +350,7 @@ async def test_claims_are_returned_only_to_the_token_that_made_them(guarded: Run
 
 async def test_secret_is_returned_once_and_stored_nowhere(guarded: Running, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    admin = await token(guarded.house.queue, "admin")
+    admin = await token(guarded.state.queue, "admin")
     keyed = {**admin, "Idempotency-Key": "k"}
     made = await guarded.post("/api/tokens", {"name": "ci", "scopes": ["work"]}, headers=keyed)
     secret = made["secret"]
@@ -366,7 +367,7 @@ async def test_secret_is_returned_once_and_stored_nowhere(guarded: Running, capl
     ]
     rest = secret.split("_", 2)[2]
     assert not [reply for reply in replies if rest in reply.body.decode() or rest in str(reply.headers)]
-    assert rest not in str(await everything(guarded.house.queue))
+    assert rest not in str(await everything(guarded.state.queue))
     assert rest not in caplog.text + str([record.__dict__ for record in caplog.records])
 
 
@@ -376,7 +377,7 @@ async def test_server_error_reveals_no_secret(
     async def broken(_call: Any) -> None:
         raise RuntimeError("it broke")
 
-    admin = await token(guarded.house.queue, "admin")
+    admin = await token(guarded.state.queue, "admin")
     monkeypatch.setattr(operation_of(Agents.list), "implementation", broken)
     reply = await guarded.call("GET", "/api/agents", headers=admin)
     assert (reply.status, reply.code) == (500, "internal")
@@ -520,7 +521,7 @@ async def test_answers_have_no_cors_headers(api: Running) -> None:
 
 async def test_with_a_token_any_host_is_served(guarded: Running) -> None:
     """Behind a proxy the host can have any name; the secret is what counts."""
-    header = await token(guarded.house.queue, "read")
+    header = await token(guarded.state.queue, "read")
     reply = await guarded.call(
         "GET", "/api/me", headers={**header, "Host": "queue.example", "Origin": "https://a.example"}
     )
@@ -555,7 +556,7 @@ def test_listening_on_localhost_requires_no_tokens(host: str) -> None:
 
 
 async def test_head_request_answers_like_get_without_body(api: Running) -> None:
-    task_id = await waiting(api.house.queue)
+    task_id = await waiting(api.state.queue)
     for path in ("/healthz", "/api/tasks", f"/api/tasks/{task_id}", "/api/tasks/nobody"):
         got, asked = await api.call("GET", path), await api.call("HEAD", path)
         assert (asked.status, asked.body) == (got.status, b"")
@@ -567,4 +568,4 @@ async def test_head_request_answers_like_get_without_body(api: Running) -> None:
 
 async def test_head_request_requires_the_same_scope(guarded: Running) -> None:
     assert (await guarded.call("HEAD", "/api/tasks")).status == 401
-    assert (await guarded.call("HEAD", "/api/tokens", headers=await token(guarded.house.queue, "read"))).status == 403
+    assert (await guarded.call("HEAD", "/api/tokens", headers=await token(guarded.state.queue, "read"))).status == 403

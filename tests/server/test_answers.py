@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from shiftwork.compat.views import VIEWS
-from tests.server.doors import held, waiting
+from tests.server.endpoints import held, waiting
 from tests.server.running import Reply, Running
 
 
@@ -19,7 +19,7 @@ async def poll(api: Running, path: str, tag: str) -> Reply:
 
 
 async def test_unchanged_answer_is_304_with_its_etag(api: Running) -> None:
-    made = await api.house.queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
+    made = await api.state.queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
     paths = ("/api/tasks", "/api/tasks?view=factory&status=CREATED", f"/api/tasks/{made[0].id}", "/api/dags")
     for path in (*paths, f"/api/dags/{made[0].dag_id}"):
         first = await api.call("GET", path)
@@ -33,7 +33,7 @@ async def test_unchanged_answer_is_304_with_its_etag(api: Running) -> None:
 
 
 async def test_passing_time_alone_does_not_change_the_etag(api: Running) -> None:
-    path = f"/api/tasks/{await waiting(api.house.queue, deadline=api.house.queue.engine.store.now() + 7200)}"
+    path = f"/api/tasks/{await waiting(api.state.queue, deadline=api.state.queue.engine.store.now() + 7200)}"
     tags = {asked: (await api.call("GET", asked)).headers["etag"] for asked in (path, "/api/tasks")}
     before = await api.get(path)
     await api.pass_time(3600)
@@ -46,7 +46,7 @@ async def test_passing_time_alone_does_not_change_the_etag(api: Running) -> None
 
 @pytest.mark.parametrize("listed", [False, True])
 async def test_every_change_changes_the_etag(api: Running, *, listed: bool) -> None:
-    claim = await held(api.house.queue, start=False)
+    claim = await held(api.state.queue, start=False)
     under = {"token": claim.token}
     path = f"/api/tasks/{claim.id}"
     asked = "/api/tasks" if listed else path
@@ -69,8 +69,8 @@ async def test_every_change_changes_the_etag(api: Running, *, listed: bool) -> N
 
 @pytest.mark.parametrize("listed", [False, True])
 async def test_missing_report_changes_the_etag(api: Running, *, listed: bool) -> None:
-    await api.house.queue.settings.set("require_decision_report", value=True)
-    claim = await held(api.house.queue)
+    await api.state.queue.settings.set("require_decision_report", value=True)
+    claim = await held(api.state.queue)
     path = f"/api/tasks/{claim.id}"
     asked = "/api/tasks" if listed else path
     tag = (await api.call("GET", asked)).headers["etag"]
@@ -83,17 +83,17 @@ async def test_missing_report_changes_the_etag(api: Running, *, listed: bool) ->
 
 @pytest.mark.parametrize("listed", [False, True])
 async def test_changed_settings_change_the_etag_of_tasks(api: Running, *, listed: bool) -> None:
-    path = f"/api/tasks/{await waiting(api.house.queue)}"
+    path = f"/api/tasks/{await waiting(api.state.queue)}"
     asked = "/api/tasks" if listed else path
     tag = (await api.call("GET", asked)).headers["etag"]
-    await api.house.queue.settings.use_profile("loki")
+    await api.state.queue.settings.use_profile("loki")
     output = await poll(api, asked, tag)
     assert output.status == 200
     assert (await poll(api, asked, output.headers["etag"])).status == 304
 
 
 async def test_etag_of_dag_page_changes_with_any_dag(api: Running) -> None:
-    made = await api.house.queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
+    made = await api.state.queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
     tag = (await api.call("GET", "/api/dags")).headers["etag"]
     await api.post(f"/api/tasks/{made[0].id}/cancel")
     output = await poll(api, "/api/dags", tag)
@@ -102,26 +102,26 @@ async def test_etag_of_dag_page_changes_with_any_dag(api: Running) -> None:
 
 @pytest.mark.parametrize("view", VIEWS)
 async def test_usage_is_charged_with_the_result_in_every_view(api: Running, view: str) -> None:
-    claim = await held(api.house.queue)
+    claim = await held(api.state.queue)
     body = {"token": claim.token, "usage": {"cost_usd": 1.5}}
     await api.post(f"/api/tasks/{claim.id}/complete?view={view}", body)
-    task = await api.house.queue.get(claim.id)
+    task = await api.state.queue.get(claim.id)
     assert (task.status, task.cost_usd) == ("completed", 1.5)
 
 
 async def test_etag_of_task_page_changes_with_any_task(api: Running) -> None:
-    first, _second = await waiting(api.house.queue), await waiting(api.house.queue)
+    first, _second = await waiting(api.state.queue), await waiting(api.state.queue)
     tag = (await api.call("GET", "/api/tasks")).headers["etag"]
     await api.post(f"/api/tasks/{first}/cancel")
     assert (await poll(api, "/api/tasks", tag)).status == 200
     tag = (await api.call("GET", "/api/tasks")).headers["etag"]
-    await waiting(api.house.queue)
+    await waiting(api.state.queue)
     assert (await poll(api, "/api/tasks", tag)).status == 200
 
 
 @pytest.mark.requirement("C-246")
 async def test_update_with_if_match_is_applied_only_to_the_version_read(api: Running) -> None:
-    path = f"/api/tasks/{await waiting(api.house.queue)}"
+    path = f"/api/tasks/{await waiting(api.state.queue)}"
     read = await api.call("GET", path)
     tag, version = read.headers["etag"], read.json["version"]
     assert (await api.call("PATCH", path, {"priority": 7}, headers={"If-Match": tag})).status == 200
@@ -139,7 +139,7 @@ async def test_update_with_if_match_is_applied_only_to_the_version_read(api: Run
 
 
 async def test_only_one_of_two_updates_with_the_same_etag_succeeds(api: Running) -> None:
-    path = f"/api/tasks/{await waiting(api.house.queue)}"
+    path = f"/api/tasks/{await waiting(api.state.queue)}"
     tag = {"If-Match": (await api.call("GET", path)).headers["etag"]}
     replies = [await api.call("PATCH", path, {"priority": number}, headers=tag) for number in (1, 2)]
     assert [reply.status for reply in replies] == [200, 412]
@@ -148,7 +148,7 @@ async def test_only_one_of_two_updates_with_the_same_etag_succeeds(api: Running)
 
 async def test_large_answers_are_compressed_on_request(api: Running) -> None:
     for _ in range(20):
-        await waiting(api.house.queue)
+        await waiting(api.state.queue)
     async with aiohttp.ClientSession(auto_decompress=False) as http:
         plain = await http.get(f"{api.url}/api/tasks", headers={"Accept-Encoding": "identity"})
         packed = await http.get(f"{api.url}/api/tasks", headers={"Accept-Encoding": "gzip"})
@@ -202,7 +202,7 @@ async def test_request_id_is_returned_and_recorded_in_events(api: Running) -> No
 
 
 async def test_idempotency_key_of_a_claim_is_recorded_in_its_events(api: Running) -> None:
-    await waiting(api.house.queue)
+    await waiting(api.state.queue)
     both = {"X-Request-Id": "req 42", "Idempotency-Key": "k-1"}
     claimed = await api.call("POST", "/api/tasks/claim", {"agent_id": "ada"}, headers=both)
     assert claimed.headers["x-request-id"] == "req 42"
@@ -230,11 +230,11 @@ async def test_refusal_returns_its_request_id(api: Running) -> None:
 
 async def test_actor_is_recorded_in_events(api: Running, guarded: Running) -> None:
     await api.post("/api/tasks", {"type": "noop"}, headers={"X-Actor": "human:ada"})
-    made = await guarded.house.queue.tokens.create("ci", ["submit"])
+    made = await guarded.state.queue.tokens.create("ci", ["submit"])
     claimed_to_be = {"Authorization": f"Bearer {made.secret}", "X-Actor": "human:ada"}
     await guarded.post("/api/tasks", {"type": "noop"}, headers=claimed_to_be)
     actors = [
-        [event.actor for event in (await server.house.queue.events()).events if event.verb == "submitted"]
+        [event.actor for event in (await server.state.queue.events()).events if event.verb == "submitted"]
         for server in (api, guarded)
     ]
     assert "human:ada" in actors[0]

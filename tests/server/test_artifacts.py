@@ -16,7 +16,7 @@ import pytest
 from shiftwork.server import reading
 from shiftwork.wire import protocol
 from tests.server import processes, raw
-from tests.server.doors import held
+from tests.server.endpoints import held
 from tests.server.running import Reply, Running
 from tests.worker.steps import until
 
@@ -40,7 +40,7 @@ async def put(api: Running, content: bytes, path: str | None = None, **headers: 
 
 
 def folder_of(api: Running) -> Path:
-    blob_store = api.house.queue.engine.blob_store
+    blob_store = api.state.queue.engine.blob_store
     assert blob_store is not None
     return Path(blob_store.url.removeprefix("file://"))
 
@@ -145,7 +145,7 @@ async def test_range_with_if_range_is_sent_only_for_matching_etag(api: Running) 
 
 
 async def test_upload_under_a_claim_is_attributed_to_its_agent(api: Running) -> None:
-    claim = await held(api.house.queue)
+    claim = await held(api.state.queue)
     path = f"/api/tasks/{claim.id}/artifacts"
     refused = await put(api, b"made", path)
     assert (refused.status, refused.code) == (422, "fence_required")
@@ -158,7 +158,7 @@ async def test_upload_under_a_claim_is_attributed_to_its_agent(api: Running) -> 
         "made.txt",
         "agent:ada",
     )
-    await api.house.queue.complete(claim.token)
+    await api.state.queue.complete(claim.token)
     late = await put(api, b"late", f"{path}?token={claim.token}")
     assert (late.status, late.code) == (409, "lease_lost")
 
@@ -176,7 +176,7 @@ async def test_repeated_claim_contains_its_inputs(api: Running) -> None:
 
 
 async def test_upload_routes_require_work_or_submit_scope(guarded: Running) -> None:
-    queue = guarded.house.queue
+    queue = guarded.state.queue
 
     async def come(scope: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {(await queue.tokens.create(scope, [scope])).secret}"}
@@ -254,7 +254,7 @@ async def test_large_upload_can_take_longer_than_a_request(api: Running, monkeyp
 
 
 async def test_upload_over_the_limit_is_refused_while_streaming(api: Running) -> None:
-    await api.house.queue.settings.set("bounds.artifact_bytes", MEBIBYTE)
+    await api.state.queue.settings.set("bounds.artifact_bytes", MEBIBYTE)
     refused = await put(api, BIG)
     assert (refused.status, refused.code) == (413, "too_large")
     assert files(api) == []

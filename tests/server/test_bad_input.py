@@ -16,12 +16,12 @@ import pytest
 from shiftwork.compat.views import VIEWS
 from shiftwork.model.bounds import MAX_BODY_BYTES
 from shiftwork.server import reading
-from shiftwork.server.door import Raw
-from shiftwork.server.routes import DOORS
+from shiftwork.server.endpoint import Raw
+from shiftwork.server.routes import ENDPOINTS
 from shiftwork.wire import protocol
 from tests.conformance.steps import everything, give_folder
 from tests.server import processes, raw
-from tests.server.doors import BY_NAME, CALLS, waiting
+from tests.server.endpoints import BY_NAME, CALLS, waiting
 from tests.server.running import Reply, Running
 from tests.server.test_hooks import REVIEW, SECRET
 
@@ -86,11 +86,11 @@ BAD_BODIES: dict[str, tuple[bytes, int, str, str | None]] = {
 
 @pytest.mark.requirement("C-074")
 async def test_invalid_body_is_refused_and_changes_nothing(api: Running) -> None:
-    before = await everything(api.house.queue)
+    before = await everything(api.state.queue)
     for case, (sent, *expected) in BAD_BODIES.items():
         reply = await api.call("POST", "/api/tasks", data=io.BytesIO(sent))
         assert refused(reply) == tuple(expected), case
-    assert await everything(api.house.queue) == before
+    assert await everything(api.state.queue) == before
 
 
 async def test_last_value_of_a_repeated_name_counts(api: Running) -> None:
@@ -115,8 +115,8 @@ async def test_body_is_read_as_json_regardless_of_content_type(api: Running, kin
 
 @pytest.mark.parametrize("target", ["/api/tasks", "/api/artifacts", "/api/hooks/some"])
 async def test_compressed_body_is_refused_with_its_encoding(api: Running, line: raw.TaskLine, target: str) -> None:
-    give_folder(api.house.queue)
-    await api.house.queue.triggers.save("some", **REVIEW, secret=SECRET)
+    give_folder(api.state.queue)
+    await api.state.queue.triggers.save("some", **REVIEW, secret=SECRET)
     for coding, body in {"gzip": gzip.compress(b'{"type": "noop"}'), "br": b"{}", "identity, GZIP": b"{}"}.items():
         line.send(raw.request("POST", target, body, content_encoding=coding))
         reply = await line.answer()
@@ -138,19 +138,19 @@ async def test_body_in_a_view_must_be_an_object(api: Running) -> None:
 
 
 async def test_version_is_refused_for_a_dag(api: Running) -> None:
-    made = await api.house.queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
+    made = await api.state.queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
     path = f"/api/dags/{made[0].dag_id}/cancel"
     assert refused(await api.call("POST", path, {"version": 999})) == (422, "invalid_input", "version")
-    assert {task.status for task in (await api.house.queue.tasks.list()).tasks} == {"ready"}
+    assert {task.status for task in (await api.state.queue.tasks.list()).tasks} == {"ready"}
 
 
 async def test_every_route_refuses_a_nul_character(api: Running) -> None:
     """PostgreSQL cannot store it, and SQLite cuts the text there."""
     for name, arrange in CALLS.items():
-        door, call = BY_NAME[name], await arrange(api.house.queue.in_workspace(name))
+        endpoint, call = BY_NAME[name], await arrange(api.state.queue.in_workspace(name))
         sent, texts = re.subn(r'": "', r'": "\\u0000', json.dumps(call.body))
-        if texts and door.body is not None and door.body is not Raw:
-            reply = await api.call(door.method, call.path(door, workspace=name), data=sent)
+        if texts and endpoint.body is not None and endpoint.body is not Raw:
+            reply = await api.call(endpoint.method, call.path(endpoint, workspace=name), data=sent)
             assert refused(reply) == (422, "bad_text", "body"), name
 
 
@@ -372,8 +372,8 @@ METHODS = {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIN
 
 
 async def test_wrong_method_is_refused_with_the_allowed_ones(api: Running) -> None:
-    patterns = [(re.compile(re.sub(r"{\w+}", "[^/]+", door.path)), door.method) for door in DOORS]
-    for path in sorted({re.sub(r"{\w+}", "7", door.path) for door in DOORS}):
+    patterns = [(re.compile(re.sub(r"{\w+}", "[^/]+", endpoint.path)), endpoint.method) for endpoint in ENDPOINTS]
+    for path in sorted({re.sub(r"{\w+}", "7", endpoint.path) for endpoint in ENDPOINTS}):
         has = {method for pattern, method in patterns if pattern.fullmatch(path)}
         for method in sorted(METHODS - has):
             reply = await api.call(method, path)
@@ -429,15 +429,15 @@ BAD_HEADERS = {
 
 
 async def test_invalid_header_is_refused_by_name(api: Running, line: raw.TaskLine) -> None:
-    task_id = await waiting(api.house.queue)
-    before = await everything(api.house.queue)
+    task_id = await waiting(api.state.queue)
+    before = await everything(api.state.queue)
     for name, value in [(name, value) for name, values in BAD_HEADERS.items() for value in values]:
         line.send(raw.request("PATCH", f"/api/tasks/{task_id}", b'{"priority": 9}', **{name: value}))
         found = await line.answer()
         assert (found.status, found.json["code"], found.json["where"]) == (422, "invalid_input", name), value
         assert found.headers["x-request-id"] == found.json["request_id"]
         assert len(found.json["request_id"]) == 16, "one of ours, since theirs cannot be kept"
-    assert await everything(api.house.queue) == before
+    assert await everything(api.state.queue) == before
 
 
 BEYOND: list[tuple[str, dict[str, Any], str]] = [
@@ -456,10 +456,10 @@ BEYOND: list[tuple[str, dict[str, Any], str]] = [
 
 
 async def test_value_beyond_a_limit_is_refused_by_name(api: Running) -> None:
-    before = await everything(api.house.queue)
+    before = await everything(api.state.queue)
     for path, body, where in BEYOND:
         assert refused(await api.call("POST", path, body)) == (422, "invalid_input", where)
-    assert await everything(api.house.queue) == before
+    assert await everything(api.state.queue) == before
 
 
 async def test_times_beyond_the_calendar_are_shown_in_every_view(api: Running) -> None:

@@ -58,7 +58,7 @@ async def test_pool_below_minimum_runs_the_command_once_a_minute(api: Running, t
     await api.call("PATCH", "/api/settings?workspace=lab", {"set": {"min_agents": 1}})
     output = tmp_path / "told"
     program = f"import os; open({str(output)!r}, 'a').write(os.environ['SHIFTWORK_WORKSPACE'] + '\\n')"
-    replacing = Replacing(api.house.queue, f'{sys.executable} -c "{program}"')
+    replacing = Replacing(api.state.queue, f'{sys.executable} -c "{program}"')
     assert await replacing.scan() == []
     await api.pass_time(30)
     assert await replacing.scan() == ["lab"]
@@ -75,7 +75,7 @@ async def test_pool_below_minimum_runs_the_command_once_a_minute(api: Running, t
 async def test_missing_command_stops_nothing(api: Running) -> None:
     await api.call("PATCH", "/api/settings", {"set": {"min_agents": 1}})
     await api.pass_time(30)
-    assert await Replacing(api.house.queue, "/no/such/program").scan() == ["default"]
+    assert await Replacing(api.state.queue, "/no/such/program").scan() == ["default"]
 
 
 async def test_server_runs_the_below_minimum_command(store_url: str, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_server_runs_the_below_minimum_command(store_url: str, tmp_path: P
     command = f"{sys.executable} -c \"import os; print(os.getpid(), file=open({str(output)!r}, 'w'), flush=True)\""
     async with running(store_url, on_below_minimum=command) as api:
         await api.call("PATCH", "/api/settings", {"set": {"min_agents": 1}})
-        await run_once(api.house.queue.engine, force=True)
+        await run_once(api.state.queue.engine, force=True)
         await until(lambda: output.exists() and output.read_text() != "")
         process = Path("/proc", output.read_text().strip())
         await until(lambda: not process.exists())  # it would outlive this loop, and be noticed in another test

@@ -15,7 +15,7 @@ SECRET = "a secret that only github knows"
 
 
 async def save(api: Running, workspace: str = "default") -> None:
-    await api.house.queue.in_workspace(workspace).triggers.save("review", **REVIEW, secret=SECRET)
+    await api.state.queue.in_workspace(workspace).triggers.save("review", **REVIEW, secret=SECRET)
 
 
 async def deliver(
@@ -28,14 +28,14 @@ async def deliver(
 @pytest.mark.requirement("F-208", "F-209", "F-210", "F-211")
 async def test_hook_delivery_needs_no_token(guarded: Running) -> None:
     """A nightly and a weekly schedule are beside it, and fire by themselves."""
-    queue = guarded.house.queue
+    queue = guarded.state.queue
     await save(guarded)
     for name, cron in (("nightly", "@daily"), ("weekly", "@weekly")):
         await queue.triggers.save(name, on={"kind": "cron", "at": cron}, task={"type": name})
     reply = await deliver(guarded)
     assert (reply.status, reply.json["outcome"], len(reply.json["tasks"])) == (200, "fired", 3)
-    assert guarded.house.clock is not None
-    guarded.house.clock.advance(8 * 86_400)
+    assert guarded.state.clock is not None
+    guarded.state.clock.advance(8 * 86_400)
     await run_once(queue.engine, force=True)
     assert {task.type for task in (await queue.tasks.list()).tasks} >= {"nightly", "weekly", "review-code"}
 
@@ -55,8 +55,8 @@ async def test_oversized_delivery_is_not_read_to_its_end(api: Running) -> None:
     body = io.BytesIO(b" " * 1_048_577)
     reply = await api.call("POST", "/api/hooks/review", data=body, headers=deliveries.github(SECRET, b"", "push"))
     assert (reply.status, reply.code) == (413, "too_large")
-    await api.house.queue.executor.shared.drain()
-    events = (await api.house.queue.events()).events
+    await api.state.queue.executor.shared.drain()
+    events = (await api.state.queue.events()).events
     assert [event.data for event in events if event.verb == "trigger_refused"] == [
         {"trigger": "review", "kind": "hook", "reason": "more than 1048576 bytes"}
     ]
@@ -80,7 +80,7 @@ async def test_concurrent_equal_deliveries_fire_once(api: Running) -> None:
     replies = await asyncio.gather(*(deliver(api) for _ in range(10)))
     assert sorted(reply.json["duplicate"] for reply in replies) == [False] + [True] * 9
     assert len({tuple(reply.json["tasks"]) for reply in replies}) == 1
-    assert len((await api.house.queue.tasks.list()).tasks) == 3
+    assert len((await api.state.queue.tasks.list()).tasks) == 3
 
 
 async def test_hook_secret_is_returned_only_when_created(api: Running) -> None:

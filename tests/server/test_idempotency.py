@@ -12,7 +12,7 @@ import pytest
 from shiftwork import Queue
 from tests.conformance.steps import everything
 from tests.server import processes, raw
-from tests.server.doors import BY_NAME, CALLS, Call, changing, waiting
+from tests.server.endpoints import BY_NAME, CALLS, Call, changing, waiting
 from tests.server.running import Reply, Running, running
 from tests.worker.steps import until
 
@@ -20,10 +20,10 @@ KEY = {"Idempotency-Key": "k-1"}
 
 
 async def send(api: Running, name: str, call: Call, **options: Any) -> Reply:
-    """Each door in a workspace of its own, so that one test can walk them all."""
-    door = BY_NAME[name]
-    path = call.path(door, workspace=name)
-    return await api.call(door.method, path, call.body, **{"headers": KEY, **options})
+    """Each endpoint in a workspace of its own, so that one test can walk them all."""
+    endpoint = BY_NAME[name]
+    path = call.path(endpoint, workspace=name)
+    return await api.call(endpoint.method, path, call.body, **{"headers": KEY, **options})
 
 
 def same(name: str, reply: Reply) -> Any:
@@ -34,33 +34,35 @@ def same(name: str, reply: Reply) -> Any:
 
 
 def test_every_changing_route_is_covered() -> None:
-    assert {door.name for door in changing()} <= CALLS.keys()
+    assert {endpoint.name for endpoint in changing()} <= CALLS.keys()
 
 
 async def test_repeated_request_gets_same_answer_and_changes_nothing(api: Running) -> None:
-    for door in changing():
-        call = await CALLS[door.name](api.house.queue.in_workspace(door.name))
-        first = await send(api, door.name, call)
-        assert first.status == door.status, (door.name, first)
-        before = await everything(api.house.queue)
-        again = await send(api, door.name, call)
-        assert await everything(api.house.queue) == before, door.name
-        if door.name in {"tokens_create", "sinks_add"}:
+    for endpoint in changing():
+        call = await CALLS[endpoint.name](api.state.queue.in_workspace(endpoint.name))
+        first = await send(api, endpoint.name, call)
+        assert first.status == endpoint.status, (endpoint.name, first)
+        before = await everything(api.state.queue)
+        again = await send(api, endpoint.name, call)
+        assert await everything(api.state.queue) == before, endpoint.name
+        if endpoint.name in {"tokens_create", "sinks_add"}:
             assert (again.status, again.code) == (409, "conflict"), "its secret is not kept"
             assert first.json.get("id", "'ops'") in again.json["detail"]
         else:
-            assert same(door.name, again) == same(door.name, first), door.name
+            assert same(endpoint.name, again) == same(endpoint.name, first), endpoint.name
 
 
 async def test_different_request_with_the_same_key_is_refused(api: Running) -> None:
-    for door in changing():
-        call = await CALLS[door.name](api.house.queue.in_workspace(door.name))
-        assert (await send(api, door.name, call)).status == door.status, door.name
-        before = await everything(api.house.queue)
-        other = await send(api, door.name, call._replace(body=None), data=json.dumps(call.body or {}) + " ")
-        assert await everything(api.house.queue) == before, door.name
-        text = "invalid_input" if door.name == "artifacts_put_known" else "idempotency_key_reused"  # its path says what
-        assert (other.status, other.code) == (422, text), (door.name, other)
+    for endpoint in changing():
+        call = await CALLS[endpoint.name](api.state.queue.in_workspace(endpoint.name))
+        assert (await send(api, endpoint.name, call)).status == endpoint.status, endpoint.name
+        before = await everything(api.state.queue)
+        other = await send(api, endpoint.name, call._replace(body=None), data=json.dumps(call.body or {}) + " ")
+        assert await everything(api.state.queue) == before, endpoint.name
+        text = (
+            "invalid_input" if endpoint.name == "artifacts_put_known" else "idempotency_key_reused"
+        )  # its path says what
+        assert (other.status, other.code) == (422, text), (endpoint.name, other)
 
 
 async def test_idempotency_key_belongs_to_one_workspace(api: Running) -> None:
@@ -70,7 +72,7 @@ async def test_idempotency_key_belongs_to_one_workspace(api: Running) -> None:
 
 
 async def test_refused_request_leaves_its_key_free(api: Running) -> None:
-    refused = await api.call("POST", f"/api/tasks/{await waiting(api.house.queue)}/rerun", headers=KEY)
+    refused = await api.call("POST", f"/api/tasks/{await waiting(api.state.queue)}/rerun", headers=KEY)
     assert refused.code == "wrong_state"
     assert (await api.call("POST", "/api/tasks", {"type": "noop"}, headers=KEY)).status == 201
 
@@ -84,7 +86,7 @@ async def test_invalid_idempotency_key_is_refused(api: Running, key: str) -> Non
 
 async def test_repeated_claim_returns_the_same_claim(api: Running) -> None:
     for _ in range(3):
-        await waiting(api.house.queue)
+        await waiting(api.state.queue)
     await api.post("/api/agents", {"id": "ada", "max_concurrent_tasks": 9})
     claim = {"agent_id": "ada", "count": 2}
     first = await api.post("/api/tasks/claim", claim, headers=KEY)
@@ -95,11 +97,11 @@ async def test_repeated_claim_returns_the_same_claim(api: Running) -> None:
 
 
 async def test_repeated_claim_returns_only_live_claims(api: Running) -> None:
-    await waiting(api.house.queue)
+    await waiting(api.state.queue)
     first = await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}, headers=KEY)
     (held_,) = first["assignments"]
     await api.post(f"/api/tasks/{held_['task']['id']}/complete", {"token": held_["token"]})
-    await waiting(api.house.queue)
+    await waiting(api.state.queue)
     again = await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}, headers=KEY)
     assert again["assignments"] == []
     assert (await api.get("/api/queue"))["counts"] == {"completed": 1, "ready": 1}
@@ -107,7 +109,7 @@ async def test_repeated_claim_returns_only_live_claims(api: Running) -> None:
 
 async def test_claim_without_work_can_be_repeated(api: Running) -> None:
     assert (await api.post("/api/tasks/claim", {"agent_id": "ada"}, headers=KEY))["assignments"] == []
-    await waiting(api.house.queue)
+    await waiting(api.state.queue)
     assert len((await api.post("/api/tasks/claim", {"agent_id": "ada"}, headers=KEY))["assignments"]) == 1
 
 
@@ -117,14 +119,14 @@ async def test_claim_key_is_kept_ten_minutes_and_others_a_day(api: Running) -> N
     left = []
     for seconds in (590, 4_000, 81_000, 4_000):
         await api.pass_time(seconds)
-        left.append(len((await everything(api.house.queue))["replies"]))
+        left.append(len((await everything(api.state.queue))["replies"]))
     assert left == [2, 1, 1, 0]
 
 
 async def test_repeated_runtime_claim_claims_once(api: Running) -> None:
     for agent in ("ada", "bob"):
-        await waiting(api.house.queue, target_agent_id=agent)
-    await waiting(api.house.queue)
+        await waiting(api.state.queue, target_agent_id=agent)
+    await waiting(api.state.queue)
     claim = {"runtime_id": "host", "count": 2}
     first, again = [await api.post("/api/tasks/claim", claim, headers=KEY) for _ in range(2)]
     assert {held["token"] for held in again["assignments"]} == {held["token"] for held in first["assignments"]}
@@ -164,17 +166,17 @@ async def has_tasks(queue: Queue, count: int) -> bool:
     ["submit", "claims_request", "spawn", "tasks_rerun", "dead_letters_review", "tasks_update", "agents_register"],
 )
 async def test_same_request_on_two_servers_has_one_effect(name: str, store_url: str) -> None:
-    door = BY_NAME[name]
+    endpoint = BY_NAME[name]
     async with running(store_url) as one, running(store_url) as two:
-        await one.house.queue.agents.register(id="ada", max_concurrent_tasks=99)
-        call = await CALLS[name](one.house.queue)
+        await one.state.queue.agents.register(id="ada", max_concurrent_tasks=99)
+        call = await CALLS[name](one.state.queue)
         for _ in range(5):
-            await waiting(one.house.queue)  # more to claim, if it were claimed twice
-        sent = [server.call(door.method, call.path(door), call.body, headers=KEY) for server in (one, two) * 5]
+            await waiting(one.state.queue)  # more to claim, if it were claimed twice
+        sent = [server.call(endpoint.method, call.path(endpoint), call.body, headers=KEY) for server in (one, two) * 5]
         replies = await asyncio.gather(*sent)
         assert [same(name, reply) for reply in replies] == [same(name, replies[0])] * 10
-        assert replies[0].status == door.status
-        output = await one.house.queue.events(limit=1000)
+        assert replies[0].status == endpoint.status
+        output = await one.state.queue.events(limit=1000)
         assert [event.verb for event in output.events].count(EFFECT[name]) == 1 + EXTRA.get(name, 0)
 
 

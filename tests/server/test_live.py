@@ -26,7 +26,7 @@ def everything(api: Running, query: str = "?after=0", **options: Any) -> Any:
 
 async def followed(api: Running) -> None:
     """What happens from here on is kept by the hub; what came before its first look is read from the log."""
-    await until(lambda: api.house.hub._first < math.inf)
+    await until(lambda: api.state.hub._first < math.inf)
 
 
 @pytest.fixture
@@ -251,7 +251,7 @@ async def test_client_can_change_its_subscription_and_continue(api: Running) -> 
         await followed(api)
         first = await worked(api)
         assert [messages["task_id"] for messages in await client.messages(1)] == [first]
-        await until(lambda: api.house.hub.kept == 3)
+        await until(lambda: api.state.hub.kept == 3)
         messages = await client.subscribe(name=["task.completed"])
         second = await worked(api)
         completed = await client.message()
@@ -328,13 +328,13 @@ async def test_cursor_of_another_queue_is_refused(api: Running) -> None:
 
 
 async def test_client_behind_the_buffer_reads_from_the_log(api: Running) -> None:
-    api.house.hub.most_kept = 5
+    api.state.hub.most_kept = 5
     async with everything(api, "?after=now") as live:
         tasks = [await worked(api) for _ in range(20)]
         assert [messages["task_id"] for messages in await live.messages(120)] == [
             task for task in tasks for _ in range(6)
         ]
-        assert api.house.hub.kept == 5
+        assert api.state.hub.kept == 5
         async with everything(api) as late:
             assert [messages["task_id"] for messages in await late.messages(120)] == [
                 task for task in tasks for _ in range(6)
@@ -354,11 +354,11 @@ async def test_event_buffer_is_bounded_in_bytes(api: Running, monkeypatch: pytes
             body = {"token": held["token"], "kind": "text", "text": f"{n}" * 900}
             await api.post(f"/api/tasks/{made['id']}/messages", body)
         assert [messages["data"]["text"][0] for messages in await client.messages(10)] == [str(n) for n in range(10)]
-        await until(lambda: api.house.hub.kept == 3)
+        await until(lambda: api.state.hub.kept == 3)
 
 
 async def test_event_log_is_read_only_while_clients_listen(api: Running) -> None:
-    hub = api.house.hub
+    hub = api.state.hub
     assert (hub.listeners, hub._reader) == (0, None)
     async with everything(api), everything(api):
         assert hub.listeners == 2
@@ -373,7 +373,7 @@ async def test_event_log_is_read_only_while_clients_listen(api: Running) -> None
 
 
 async def test_events_of_other_workspaces_are_never_sent(guarded: Running) -> None:
-    queues = [guarded.house.queue.in_workspace(name) for name in ("ours", "theirs")]
+    queues = [guarded.state.queue.in_workspace(name) for name in ("ours", "theirs")]
     secrets = [(await queue.tokens.create("t", ["read"])).secret for queue in queues]
     ours, theirs = [{"authorization": f"Bearer {secret}"} for secret in secrets]
     async with (
@@ -403,25 +403,25 @@ async def test_connection_without_valid_token_is_refused(guarded: Running) -> No
         async with connect(guarded.http, guarded.url, protocols=protocols) as client:
             assert (await client.message())["code"] == "unauthorized"
             assert await client.end() == 1008
-    assert guarded.house.hub.listeners == 0
+    assert guarded.state.hub.listeners == 0
 
 
 async def test_token_subprotocol_is_accepted_and_not_echoed(guarded: Running) -> None:
-    secret = (await guarded.house.queue.tokens.create("page", ["read"])).secret
+    secret = (await guarded.state.queue.tokens.create("page", ["read"])).secret
     async with watch(guarded.http, guarded.url, protocols=("shiftwork", f"bearer.{secret}")) as client:
         assert client.socket.protocol == "shiftwork"
-        await guarded.house.queue.submit(type="write")
+        await guarded.state.queue.submit(type="write")
         assert await client.names(2) == ["task.created", "task.ready"]
 
 
 async def test_stream_ends_when_its_token_is_revoked(guarded: Running) -> None:
-    token = await guarded.house.queue.tokens.create("gone", ["read"])
+    token = await guarded.state.queue.tokens.create("gone", ["read"])
     async with watch(guarded.http, guarded.url, headers={"authorization": f"Bearer {token.secret}"}) as client:
-        await guarded.house.queue.tokens.revoke(token.id)
+        await guarded.state.queue.tokens.revoke(token.id)
 
         async def write() -> None:
             while True:
-                await guarded.house.queue.submit(type="write")
+                await guarded.state.queue.submit(type="write")
                 await asyncio.sleep(0.05)
 
         writing = asyncio.create_task(write())
@@ -466,7 +466,7 @@ async def test_invalid_message_is_refused_by_name(api: Running) -> None:
             messages = await client.message()
             assert messages["event"] == "error"
             assert (messages["code"], messages.get("where"), await client.end()) == refused, message
-    await until(lambda: api.house.hub.listeners == 0)
+    await until(lambda: api.state.hub.listeners == 0)
 
 
 async def test_binary_and_oversized_messages_are_refused(api: Running) -> None:
@@ -487,7 +487,7 @@ async def test_invalid_query_is_refused_by_name(api: Running) -> None:
 
 
 async def test_connections_over_the_maximum_are_refused_until_one_closes(api: Running) -> None:
-    api.house.hub.shares.most = 2
+    api.state.hub.shares.most = 2
     async with everything(api):
         async with everything(api):
             async with connect(api.http, api.url) as third:
@@ -495,7 +495,7 @@ async def test_connections_over_the_maximum_are_refused_until_one_closes(api: Ru
                 assert await third.end() == 1013
             stream = await api.call("GET", "/api/events", headers={"accept": "text/event-stream"})
             assert (stream.status, stream.code) == (503, "overloaded")
-        await until(lambda: api.house.hub.listeners == 1)
+        await until(lambda: api.state.hub.listeners == 1)
         async with everything(api) as third:
             await worked(api)
             assert await third.names(6) == WORKED
@@ -508,7 +508,7 @@ async def test_stopping_server_closes_streams_with_code_1012(store_url: str) -> 
         api.server.stop()
         assert await client.end() == 1012
         assert await other.end() == 1012
-    assert api.house.hub.listeners == 0
+    assert api.state.hub.listeners == 0
 
 
 async def test_aborted_client_leaves_no_listener(api: Running) -> None:
@@ -521,4 +521,4 @@ async def test_aborted_client_leaves_no_listener(api: Running) -> None:
             transport.abort()
         await worked(api)
         assert await client.names(6) == WORKED
-        await until(lambda: api.house.hub.listeners == 1)
+        await until(lambda: api.state.hub.listeners == 1)

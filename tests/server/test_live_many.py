@@ -115,7 +115,7 @@ async def test_each_event_is_sent_once_during_concurrent_and_rolled_back_writes(
             *(asyncio.create_task(steady(api)) for _ in range(4)),
             *(asyncio.create_task(restless(api, chance)) for chance in chances),
         ]
-        await until(lambda: api.house.hub.listeners >= 4)
+        await until(lambda: api.state.hub.listeners >= 4)
         await asyncio.gather(*(writers.write(queues[n % 4], n) for n in range(WRITERS)))
         late = asyncio.create_task(steady(api))
         await queues[0].engine.store.run(
@@ -177,7 +177,7 @@ async def test_hundreds_of_subscribers_get_every_event_once_in_order(api: Runnin
         assert reply.events == 120
         reply = await send_to_subscribers(http, api.url, subscribers=10, events=3000)
         assert reply.events == 3000
-    assert api.house.hub.kept <= hub.MAX_KEPT
+    assert api.state.hub.kept <= hub.MAX_KEPT
 
 
 @contextmanager
@@ -215,32 +215,32 @@ async def test_subscriber_that_never_reads_neither_delays_others_nor_uses_memory
     monkeypatch.setattr(hub, "MAX_BYTES", 1_000_000)
     monkeypatch.setattr(live, "SEND_SEC", 3600.0)
     with never_reading(api.url):
-        await until(lambda: api.house.hub.listeners == 1)
+        await until(lambda: api.state.hub.listeners == 1)
         async with watch(api.http, api.url, "?after=now&name=task.message") as client:
             saying = asyncio.create_task(chatter(api, 120))
             stated = [int(messages["data"]["text"].split()[0]) for messages in await client.messages(120)]
             assert sorted(stated) == list(range(120))
             await saying
             await until(lambda: unsent(api) > 0)
-            assert api.house.hub.listeners == 2
+            assert api.state.hub.listeners == 2
             assert unsent(api) < 4 * live.CHUNK_BYTES
-            assert api.house.hub.kept <= 17
+            assert api.state.hub.kept <= 17
 
 
 async def test_subscriber_that_never_reads_is_disconnected(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "SEND_SEC", 0.2)
     await chatter(api, 120)
     with never_reading(api.url):
-        await until(lambda: api.house.hub.listeners == 1)
-        await until(lambda: api.house.hub.listeners == 0)
+        await until(lambda: api.state.hub.listeners == 1)
+        await until(lambda: api.state.hub.listeners == 0)
 
 
 async def test_subscriber_without_pong_is_disconnected(api: Running) -> None:
     api.server.config.ws_ping_interval = api.server.config.ws_ping_timeout = 0.2
     await chatter(api, 120)
     with never_reading(api.url):
-        await until(lambda: api.house.hub.listeners == 1)
-        await until(lambda: api.house.hub.listeners == 0)
+        await until(lambda: api.state.hub.listeners == 1)
+        await until(lambda: api.state.hub.listeners == 0)
         await until(lambda: not api.server.server_state.connections)
 
 

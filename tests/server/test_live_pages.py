@@ -64,11 +64,11 @@ async def test_event_page_in_a_view_has_view_names(api: Running) -> None:
 async def test_event_page_waits_for_the_first_matching_event(api: Running) -> None:
     now = (await api.get("/api/events?after=now"))["next"]
     waiting = asyncio.create_task(api.get(f"/api/events?after={now}&type=wanted&wait_sec=25"))
-    await until(lambda: api.house.hub.listeners == 1)
+    await until(lambda: api.state.hub.listeners == 1)
     await submit(api)
     wanted = await submit(api, type="wanted")
     assert tasks(await waiting) == [wanted]
-    await until(lambda: api.house.hub.listeners == 0)
+    await until(lambda: api.state.hub.listeners == 0)
 
 
 async def test_event_page_contains_everything_committed_before_the_request(api: Running, store_url: str) -> None:
@@ -83,16 +83,16 @@ async def test_event_page_is_empty_after_timeout_or_shutdown(store_url: str) -> 
     async with running(store_url) as api:
         assert (await api.get("/api/events?wait_sec=0.01"))["events"] == []
         waiting = asyncio.create_task(api.get("/api/events?wait_sec=25"))
-        await until(lambda: api.house.hub.listeners == 1)
+        await until(lambda: api.state.hub.listeners == 1)
         api.server.stop()
         assert await waiting == {"events": [], "next": 0}
 
 
 async def test_disconnected_caller_leaves_no_listener(api: Running) -> None:
     waiting = asyncio.create_task(api.get("/api/events?wait_sec=25"))
-    await until(lambda: api.house.hub.listeners == 1)
+    await until(lambda: api.state.hub.listeners == 1)
     waiting.cancel()
-    await until(lambda: api.house.hub.listeners == 0)
+    await until(lambda: api.state.hub.listeners == 0)
 
 
 async def test_cursor_beyond_the_end_of_the_log_is_refused(api: Running) -> None:
@@ -185,10 +185,10 @@ async def test_event_stream_ends_when_the_server_stops(store_url: str) -> None:
 async def test_event_stream_requires_a_token_and_ends_with_it(guarded: Running) -> None:
     refused = await guarded.call("GET", "/api/events", headers={"accept": "text/event-stream"})
     assert (refused.status, refused.code) == (401, "unauthorized")
-    queue = guarded.house.queue.in_workspace("ours")
+    queue = guarded.state.queue.in_workspace("ours")
     token = await queue.tokens.create("watcher", ["read"])
     async with follow(guarded.http, guarded.url, authorization=f"Bearer {token.secret}") as lines:
-        await guarded.house.queue.submit(type="write")
+        await guarded.state.queue.submit(type="write")
         mine = await queue.submit(type="write")
         assert (await lines.event())["task_id"] == mine.id
         await queue.tokens.revoke(token.id)
@@ -213,5 +213,5 @@ async def test_invalid_stream_cursor_is_refused(api: Running) -> None:
 
 async def test_closed_stream_leaves_no_listener(api: Running) -> None:
     async with aiohttp.ClientSession() as http, follow(http, api.url):
-        assert api.house.hub.listeners == 1
-    await until(lambda: api.house.hub.listeners == 0)
+        assert api.state.hub.listeners == 1
+    await until(lambda: api.state.hub.listeners == 0)

@@ -32,7 +32,7 @@ async def scrape(api: Running, path: str = "/metrics") -> dict[tuple[str, tuple[
 
 async def play(api: Running) -> None:
     """A history whose numbers are known: two completed, one dead, one silent agent, 0.30 dollars."""
-    queue = api.house.queue
+    queue = api.state.queue
     await queue.settings.use_profile("factory")
     await queue.agents.register(id="ada", budget_remaining_usd=45.0, max_concurrent_tasks=5)
     for type_, cost in (("code", 0.10), ("research", 0.20)):
@@ -70,7 +70,7 @@ async def test_each_documented_metric_has_its_labels_and_value(api: Running) -> 
     assert found[key("agent_utilization", agent_id="ada")] == 0
     assert found[key("agent_heartbeat_misses_total", agent_id="bob")] == 1
     assert found[key("agent_claim_success_rate", agent_id="ada")] == 0.75
-    await take(api.house.queue, "nobody")
+    await take(api.state.queue, "nobody")
     found = await scrape(api)
     assert {labels[0] for name, labels in found if name == "task_queue_wait_seconds"} == {
         ("quantile", "p50"),
@@ -125,7 +125,7 @@ async def test_latency_is_measured_for_every_operation(api: Running) -> None:
 
 
 async def test_refused_writes_are_counted_by_code(api: Running) -> None:
-    queue = api.house.queue
+    queue = api.state.queue
     await queue.submit(type="code")
     held = await take(queue)
     await queue.release(held.token)
@@ -134,7 +134,7 @@ async def test_refused_writes_are_counted_by_code(api: Running) -> None:
 
 
 async def test_metrics_require_the_read_scope(guarded: Running) -> None:
-    queue = guarded.house.queue
+    queue = guarded.state.queue
     assert (await guarded.call("GET", "/metrics")).status == 401
     reader = await queue.tokens.create("prometheus", scopes=["read"])
     headers = {"Authorization": f"Bearer {reader.secret}"}
@@ -142,14 +142,14 @@ async def test_metrics_require_the_read_scope(guarded: Running) -> None:
 
 
 async def test_metrics_cover_one_workspace(api: Running) -> None:
-    await api.house.queue.in_workspace("other").submit(type="elsewhere")
+    await api.state.queue.in_workspace("other").submit(type="elsewhere")
     assert key("shiftwork_tasks_created_total", type="elsewhere") not in await scrape(api)
     assert key("shiftwork_tasks_created_total", type="elsewhere") in await scrape(api, "/metrics?workspace=other")
 
 
 @pytest.mark.requirement("C-133")
 async def test_supervisor_reads_status_and_metrics(api: Running) -> None:
-    await api.house.queue.settings.use_profile("coscientist")
+    await api.state.queue.settings.use_profile("coscientist")
     await api.post("/api/tasks", {"type": "Ranking", "priority": 20})
     await api.pass_time(31)
     reply = await api.get("/api/metrics")

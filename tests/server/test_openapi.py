@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import os
 import re
 import tempfile
 import threading
@@ -28,18 +27,20 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from shiftwork.compat.views import NATIVE, VIEWS
+from shiftwork.compat.views import VIEWS
 from shiftwork.model.errors import all_errors
-from shiftwork.server.door import PlainText, Raw
+from shiftwork.server.endpoint import PlainText, Raw
 from shiftwork.server.openapi import document, refusals
-from shiftwork.server.routes import DOORS
+from shiftwork.server.routes import ENDPOINTS
+from shiftwork.views import NATIVE
 from shiftwork.wire import problem
 from tests.conformance.steps import dead_letter
-from tests.server.doors import BY_NAME, CALLS, Call, held, waiting
+from tests.conftest import DEEP
+from tests.server.endpoints import BY_NAME, CALLS, Call, held, waiting
 from tests.server.running import Running, running
 from tests.services import Databases
 
-DOCUMENTS = {view: document(DOORS, view) for view in (NATIVE, *VIEWS)}
+DOCUMENTS = {view: document(ENDPOINTS, view) for view in (NATIVE, *VIEWS)}
 DOCUMENT = DOCUMENTS[NATIVE]
 OPERATIONS_OF = {
     view: {operation["operationId"]: operation for path in described["paths"].values() for operation in path.values()}
@@ -82,7 +83,7 @@ async def test_served_openapi_document_is_the_built_one(api: Running) -> None:
 
 
 def test_native_document_is_small_and_every_answer_has_one_shape() -> None:
-    assert len(msgspec.json.encode(DOCUMENT)) < 250 * 1024
+    assert len(msgspec.json.encode(DOCUMENT)) < 300 * 1024
     assert "view" not in {name.lower() for name in DOCUMENT["components"]["schemas"]}
     for name, operation in OPERATIONS.items():
         for status, response in operation["responses"].items():
@@ -92,23 +93,23 @@ def test_native_document_is_small_and_every_answer_has_one_shape() -> None:
 
 
 def test_every_route_is_described_correctly() -> None:
-    assert sorted(door.name for door in DOORS) == sorted(OPERATIONS), "each once, under a name of its own"
-    for door in DOORS:
-        operation = DOCUMENT["paths"][door.path][door.method.lower()]
-        assert operation["operationId"] == door.name
-        assert operation["summary"], f"{door.name} says nothing about itself"
-        assert operation.get("x-scope") == door.scope
-        assert ("requestBody" in operation) == (door.body is not None)
+    assert sorted(endpoint.name for endpoint in ENDPOINTS) == sorted(OPERATIONS), "each once, under a name of its own"
+    for endpoint in ENDPOINTS:
+        operation = DOCUMENT["paths"][endpoint.path][endpoint.method.lower()]
+        assert operation["operationId"] == endpoint.name
+        assert operation["summary"], f"{endpoint.name} says nothing about itself"
+        assert operation.get("x-scope") == endpoint.scope
+        assert ("requestBody" in operation) == (endpoint.body is not None)
         places = [(parameter["in"], parameter["name"]) for parameter in map(resolved, operation["parameters"])]
-        assert [name for place, name in places if place == "path"] == re.findall(r"{(\w+)}", door.path)
-        assert (("header", "Idempotency-Key") in places) == (door.changes and door.scope is not None)
-        assert str(door.status) in operation["responses"]
+        assert [name for place, name in places if place == "path"] == re.findall(r"{(\w+)}", endpoint.path)
+        assert (("header", "Idempotency-Key") in places) == (endpoint.changes and endpoint.scope is not None)
+        assert str(endpoint.status) in operation["responses"]
 
 
 def test_every_refusal_of_a_route_is_described() -> None:
-    for door in DOORS:
-        responses = OPERATIONS[door.name]["responses"]
-        for error in refusals(door):
+    for endpoint in ENDPOINTS:
+        responses = OPERATIONS[endpoint.name]["responses"]
+        for error in refusals(endpoint):
             status = str(problem.status_of(error))
             possible = [resolved(responses[each]) for each in (status, "default") if each in responses]
             (found,) = [each for each in possible if f"`{error.code}`" in each["description"]]
@@ -122,26 +123,26 @@ def test_every_error_class_has_a_status() -> None:
 
 async def test_every_answer_matches_its_schema(api: Running) -> None:
     """Of every callable route, in native names and in those of every document."""
-    for door in DOORS:
-        for view in [NATIVE] if door.viewed_body else [NATIVE, *VIEWS]:
-            workspace = f"{door.name}-{view}"
-            if door.name == "snapshots_take":
+    for endpoint in ENDPOINTS:
+        for view in [NATIVE] if endpoint.viewed_body else [NATIVE, *VIEWS]:
+            workspace = f"{endpoint.name}-{view}"
+            if endpoint.name == "snapshots_take":
                 await api.pass_time(61)  # one a minute is taken
-            arrange = CALLS.get(door.name)
-            if arrange is None and (door.name == "claims_made_by_request" or door.changes):
+            arrange = CALLS.get(endpoint.name)
+            if arrange is None and (endpoint.name == "claims_made_by_request" or endpoint.changes):
                 continue
-            call = await arrange(api.house.queue.in_workspace(workspace)) if arrange is not None else None
-            asked = {"view": view, **({"workspace": workspace} if door.scope else {})}
-            body = call.body if call is not None and door.changes else None
-            reply = await api.call(door.method, (call or Call()).path(door, **asked), body)
-            assert reply.status == door.status, (door.name, view, reply)
-            if reply.status != 204 and door.answer not in {Raw, PlainText}:
-                jsonschema_rs.validate(schema_at(OPERATIONS_OF[view][door.name], door.status, view), reply.json)
+            call = await arrange(api.state.queue.in_workspace(workspace)) if arrange is not None else None
+            asked = {"view": view, **({"workspace": workspace} if endpoint.scope else {})}
+            body = call.body if call is not None and endpoint.changes else None
+            reply = await api.call(endpoint.method, (call or Call()).path(endpoint, **asked), body)
+            assert reply.status == endpoint.status, (endpoint.name, view, reply)
+            if reply.status != 204 and endpoint.answer not in {Raw, PlainText}:
+                jsonschema_rs.validate(schema_at(OPERATIONS_OF[view][endpoint.name], endpoint.status, view), reply.json)
 
 
 async def test_view_schemas_match_only_their_own_tasks(api: Running) -> None:
     """The schema of a view matches its own answers, and none of the others."""
-    task_id = (await held(api.house.queue)).id
+    task_id = (await held(api.state.queue)).id
     names = {view: f"{view.capitalize()}Task" for view in VIEWS}
     for view in VIEWS:
         task = await api.get(f"/api/tasks/{task_id}?view={view}")
@@ -153,7 +154,6 @@ async def test_view_schemas_match_only_their_own_tasks(api: Running) -> None:
         assert fits == {view}
 
 
-DEEP = os.environ.get("SHIFTWORK_DEEP") == "1"
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, negative_data_rejection]
 Case = schemathesis.Case[Any]
 
@@ -204,7 +204,7 @@ async def furnished(store: str, *, tokens: bool) -> AsyncIterator[Served]:
 
 
 async def furnish(api: Running, *, tokens: bool) -> Served:
-    queue = api.house.queue
+    queue = api.state.queue
     await queue.agents.register(id="ada", max_concurrent_tasks=100)
     done = await held(queue, issue_id="issue")
     await queue.complete(done.token, {"n": 1})
@@ -268,10 +268,10 @@ def aim(case: Case, served: Served) -> None:
 
 
 def is_documented(_ctx: Any, response: Any, case: Case) -> None:
-    """A refusal carries one of the codes that its door is said to refuse with."""
+    """A refusal carries one of the codes that its endpoint is said to refuse with."""
     if response.headers.get("content-type") == [problem.MEDIA_TYPE] and response.status_code != 405:
-        door = BY_NAME[case.operation.definition.raw["operationId"]]
-        assert response.json()["code"] in {error.code for error in refusals(door)}
+        endpoint = BY_NAME[case.operation.definition.raw["operationId"]]
+        assert response.json()["code"] in {error.code for error in refusals(endpoint)}
 
 
 def fits_its_schema(_ctx: Any, response: Any, case: Case) -> None:
@@ -315,10 +315,10 @@ def send(case: Case, served: Served) -> None:
 
 
 def try_out(schema: Any, name: str, served: Served) -> None:
-    """Send all that is made up for one door.
+    """Send all that is made up for one endpoint.
 
-    Schemathesis would make it up for all doors when the tests are collected (`schema.parametrize()`): ten seconds in
-    every process, also when none of these tests is wanted. This is what it does with each, at its time.
+    `schema.parametrize()` would generate requests for all endpoints during collection: ten seconds in every process,
+    even when none of these tests is selected. This does the same for one endpoint when its test runs.
     """
     operation = schema.find_operation_by_id(name)
     build_operation_test(

@@ -34,7 +34,7 @@ def waiting(api: Running, task_id: str, **options: Any) -> asyncio.Task[Reply]:
 
 async def parked(api: Running, count: int) -> None:
     async def enough() -> bool:
-        return api.house.queue.executor.shared.result_waiters.parked == count
+        return api.state.queue.executor.shared.result_waiters.parked == count
 
     await until(enough)
 
@@ -55,7 +55,7 @@ async def test_thousand_waiting_calls_on_one_server_send_no_statement(
 
 
 async def _one_ends(api: Running, calls: dict[str, asyncio.Task[Reply]], monkeypatch: pytest.MonkeyPatch) -> None:
-    store, sent = api.house.queue.engine.store, Counter[str]()
+    store, sent = api.state.queue.engine.store, Counter[str]()
     read = store.read
 
     def counted(verb: Verb[Any], /) -> Any:
@@ -142,7 +142,7 @@ async def test_waiting_call_is_answered_when_the_server_stops(api: Running) -> N
 
 
 async def test_result_of_another_workspace_does_not_exist(guarded: Running) -> None:
-    queue = guarded.house.queue
+    queue = guarded.state.queue
     task_id = (await queue.submit(type="code")).id
     other = await queue.in_workspace("other").tokens.create("ci", ["read"])
     reply = await waiting(guarded, task_id, headers={"Authorization": f"Bearer {other.secret}"})
@@ -151,7 +151,7 @@ async def test_result_of_another_workspace_does_not_exist(guarded: Running) -> N
 
 async def test_revoked_token_gets_no_result(guarded: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authenticator, "FRESH_SEC", 0.0)
-    queue = guarded.house.queue
+    queue = guarded.state.queue
     task_id = (await queue.submit(type="code")).id
     made = await queue.tokens.create("ci", ["read"])
     call = waiting(guarded, task_id, headers={"Authorization": f"Bearer {made.secret}"})

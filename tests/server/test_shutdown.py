@@ -17,7 +17,7 @@ from shiftwork.server.app import build
 from shiftwork.store.sqlite import SqliteStore
 from tests.conformance.steps import give_folder
 from tests.server import processes, raw
-from tests.server.doors import waiting
+from tests.server.endpoints import waiting
 from tests.server.running import Running, running
 from tests.worker.steps import until
 
@@ -26,7 +26,7 @@ WAIT = {"agent_id": "ada", "wait_sec": 25}
 
 def parked(api: Running) -> int:
     """How many claims wait for work in this server."""
-    return len(api.house.queue.executor.shared.claim_waiters._waiters)
+    return len(api.state.queue.executor.shared.claim_waiters._waiters)
 
 
 async def claimed(queue: Queue) -> set[str]:
@@ -72,7 +72,7 @@ async def test_no_claim_is_lost_between_submit_and_stop(store_url: str) -> None:
             sent = [api.post("/api/tasks/claim", {**WAIT, "agent_id": f"agent-{n}"}) for n in range(10)]
             claims = [asyncio.create_task(each) for each in sent]
             await until(lambda api=api: parked(api) == 10)  # type: ignore[misc]  # bound here on purpose
-            await asyncio.gather(*(waiting(api.house.queue) for _ in range(10)), _stop(api))
+            await asyncio.gather(*(waiting(api.state.queue) for _ in range(10)), _stop(api))
             outcome = await asyncio.gather(*claims)
         async with Queue.open(store_url) as queue:
             assert await claimed(queue) == set().union(*map(tokens, outcome))
@@ -89,7 +89,7 @@ async def test_server_with_read_only_store_is_not_ready(sqlite_url: str, monkeyp
     """It still reads, but writes that a load balancer sends to it would fail."""
     monkeypatch.setattr(write_probe, "BEAT_SEC", 0.05)
     async with running(sqlite_url) as api:
-        store = api.house.queue.engine.store
+        store = api.state.queue.engine.store
         assert isinstance(store, SqliteStore)
 
         async def status() -> int:
@@ -125,14 +125,14 @@ async def test_readyz_reports_a_full_disk(sqlite_url: str) -> None:
 
 async def test_stopping_server_is_not_ready(api: Running) -> None:
     assert (await api.get("/readyz"))["status"] == "ok"
-    api.house.stopping.set()
+    api.state.stopping.set()
     reply = await api.call("GET", "/readyz")
     assert (reply.status, reply.json["status"], reply.headers["retry-after"]) == (503, "stopping", "1")
     assert (await api.get("/healthz"))["status"] == "ok"
 
 
 async def test_claim_at_a_stopping_server_does_not_wait(api: Running) -> None:
-    api.house.stopping.set()
+    api.state.stopping.set()
     assert (await api.post("/api/tasks/claim", WAIT))["assignments"] == []
 
 
@@ -156,17 +156,17 @@ async def test_idle_connections_and_partial_requests_do_not_delay_shutdown(store
 @pytest.mark.parametrize("target", ["/api/tasks", "/api/artifacts"])
 async def test_incomplete_body_is_refused_when_the_server_stops(api: Running, target: str) -> None:
     """It is refused so that its sender retries; otherwise the end of the grace period caused a traceback and 500."""
-    give_folder(api.house.queue)
+    give_folder(api.state.queue)
     async with raw.line(api.url) as line:
         line.send(raw.request("POST", target, b'{"ty', **{"content-length": "100"}))
-        await until(lambda: len(api.house.reads) == 1)
+        await until(lambda: len(api.state.reads) == 1)
         api.server.stop()
         found = await line.answer()
         assert (found.status, found.json["code"], found.json["where"]) == (503, "overloaded", "body")
         assert found.headers["content-type"] == "application/problem+json"
         assert int(found.headers["retry-after"]) > 0
         assert await line.is_over()
-    assert (await api.house.queue.tasks.list()).tasks == []
+    assert (await api.state.queue.tasks.list()).tasks == []
 
 
 async def test_process_waiting_for_a_body_stops_at_once(store_url: str) -> None:
@@ -178,7 +178,7 @@ async def test_process_waiting_for_a_body_stops_at_once(store_url: str) -> None:
 
 
 async def test_received_body_is_processed_while_the_server_stops(api: Running) -> None:
-    api.house.stop()
+    api.state.stop()
     assert (await api.call("POST", "/api/tasks", {"type": "noop"})).status == 201
 
 
@@ -191,7 +191,7 @@ async def test_disconnected_waiting_caller_gets_no_task(api: Running) -> None:
         line.send(claim_request())
         await until(lambda: parked(api) == 1)
     await until(lambda: parked(api) == 0)
-    task_id = await waiting(api.house.queue)
+    task_id = await waiting(api.state.queue)
     reply = await api.post("/api/tasks/claim", {"agent_id": "bob"})
     assert [held["task"]["id"] for held in reply["assignments"]] == [task_id]
 
@@ -202,7 +202,7 @@ async def test_task_arriving_as_caller_disconnects_goes_to_another(api: Running)
         async with raw.line(api.url) as line:
             line.send(claim_request())
             await until(lambda: parked(api) == 1)
-        task_id = await waiting(api.house.queue)
+        task_id = await waiting(api.state.queue)
         reply = await api.post("/api/tasks/claim", {"agent_id": "bob", "wait_sec": 25, "start": True})
         assert [held["task"]["id"] for held in reply["assignments"]] == [task_id]
         await api.post(f"/api/tasks/{task_id}/complete", {"token": reply["assignments"][0]["token"]})
@@ -210,7 +210,7 @@ async def test_task_arriving_as_caller_disconnects_goes_to_another(api: Running)
 
 async def test_claim_made_for_a_disconnected_caller_is_released(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """It disconnected after the claim was made, and before it was answered."""
-    task_id = await waiting(api.house.queue)
+    task_id = await waiting(api.state.queue)
     messages = iter([{"type": "http.request", "body": json.dumps({"agent_id": "ada"}).encode(), "more_body": False}])
     claimed, claim = asyncio.Event(), claim_requests._claim
 
@@ -239,10 +239,10 @@ async def test_claim_made_for_a_disconnected_caller_is_released(api: Running, mo
         "query_string": b"",
         "headers": [(b"host", b"localhost")],
     }
-    await build(api.house)(scope, receive, send)
-    task = await api.house.queue.get(task_id)
+    await build(api.state)(scope, receive, send)
+    task = await api.state.queue.get(task_id)
     assert (task.status, task.attempts) == ("ready", 0)
-    assert [event.verb for event in (await api.house.queue.tasks.history(task_id)).events] == [
+    assert [event.verb for event in (await api.state.queue.tasks.history(task_id)).events] == [
         "submitted",
         "claimed",
         "released",
@@ -256,4 +256,4 @@ async def test_waiting_runtime_claim_ends_when_caller_disconnects(api: Running, 
         line.send(raw.request("POST", "/api/tasks/claim", json.dumps(body).encode()))
         await until(lambda: parked(api) == 1)
     await until(lambda: parked(api) == 0)
-    assert await claimed(api.house.queue) == set()
+    assert await claimed(api.state.queue) == set()

@@ -23,8 +23,8 @@ from tests.worker.steps import until
 
 
 async def test_snapshots_require_the_server_scope(guarded: Running) -> None:
-    tenant = await token(guarded.house.queue.in_workspace("tenant"), "admin")
-    operator = await token(guarded.house.queue, "server")
+    tenant = await token(guarded.state.queue.in_workspace("tenant"), "admin")
+    operator = await token(guarded.state.queue, "server")
     for method in ("GET", "POST"):
         refused = await guarded.call(method, "/api/snapshots", headers=tenant)
         assert (refused.status, refused.code, refused.json["facts"]["needs"]) == (403, "forbidden", "server")
@@ -34,14 +34,14 @@ async def test_snapshots_require_the_server_scope(guarded: Running) -> None:
 
 @pytest.mark.requirement("C-092")
 async def test_without_tokens_local_caller_can_use_snapshots(api: Running) -> None:
-    give_folder(api.house.queue)
+    give_folder(api.state.queue)
     taken = (await api.call("POST", "/api/snapshots")).json
     assert (await api.get("/api/snapshots"))["snapshots"] == [taken]
 
 
 async def test_second_snapshot_within_a_minute_is_refused(guarded: Running) -> None:
-    operator = await token(guarded.house.queue, "server")
-    clock = guarded.house.clock
+    operator = await token(guarded.state.queue, "server")
+    clock = guarded.state.clock
     assert clock is not None
     assert (await guarded.call("POST", "/api/snapshots", headers=operator)).status == 201
     refused = await guarded.call("POST", "/api/snapshots", headers=operator)
@@ -52,7 +52,7 @@ async def test_second_snapshot_within_a_minute_is_refused(guarded: Running) -> N
 
 
 async def test_workspace_admin_cannot_grant_or_revoke_the_server_scope(guarded: Running) -> None:
-    queue = guarded.house.queue
+    queue = guarded.state.queue
     admin, operator = await token(queue, "admin"), await queue.tokens.create("operations", ["admin", "server"])
     wanted = {"name": "mine", "scopes": ["read", "server"]}
     refused = await guarded.call("POST", "/api/tokens", wanted, headers=admin)
@@ -70,15 +70,15 @@ async def test_workspace_admin_cannot_grant_or_revoke_the_server_scope(guarded: 
     [{"set": {"snapshots.keep": 1}}, {"set": {"maintenance.reclaim_sec": 9e9}}, {"unset": ["operation_max_sec"]}],
 )
 async def test_server_wide_settings_require_the_server_scope(guarded: Running, change: dict[str, object]) -> None:
-    admin, operator = await token(guarded.house.queue, "admin"), await token(guarded.house.queue, "admin", "server")
+    admin, operator = await token(guarded.state.queue, "admin"), await token(guarded.state.queue, "admin", "server")
     refused = await guarded.call("PATCH", "/api/settings", change, headers=admin)
     assert (refused.status, refused.code) == (403, "forbidden")
     assert (await guarded.call("PATCH", "/api/settings", change, headers=operator)).status == 200
 
 
 async def test_token_has_a_limited_share_of_streams(guarded: Running) -> None:
-    guarded.house.hub.shares.most = 8
-    queue = guarded.house.queue
+    guarded.state.hub.shares.most = 8
+    queue = guarded.state.queue
     greedy, sibling = await token(queue, "read"), await token(queue, "read")
     other = await token(queue.in_workspace("b"), "read")
     async with AsyncExitStack() as stack:
@@ -102,18 +102,18 @@ async def test_token_has_a_limited_share_of_streams(guarded: Running) -> None:
 
 
 async def test_token_has_a_limited_share_of_waiting_claims(guarded: Running) -> None:
-    guarded.house.waits.most = 4
-    header, other = await token(guarded.house.queue, "work"), await token(guarded.house.queue, "work")
+    guarded.state.waits.most = 4
+    header, other = await token(guarded.state.queue, "work"), await token(guarded.state.queue, "work")
     waits = {"agent_id": "ada", "wait_sec": 25}
     waiting = asyncio.create_task(guarded.call("POST", "/api/tasks/claim", waits, headers=header))
-    await until(lambda: bool(guarded.house.queue.executor.shared.claim_waiters._waiters))
+    await until(lambda: bool(guarded.state.queue.executor.shared.claim_waiters._waiters))
     refused = await guarded.call("POST", "/api/tasks/claim", waits, headers=header)
     assert (refused.status, refused.code) == (429, "too_many_requests")
     at_once = await guarded.call("POST", "/api/tasks/claim", {"agent_id": "ada"}, headers=header)
     assert at_once.status == 200, "a claim that does not wait takes no place"
     of_other = await guarded.call("POST", "/api/tasks/claim", {"agent_id": "b", "wait_sec": 0.01}, headers=other)
     assert of_other.status == 200
-    await guarded.house.queue.submit(type="noop")
+    await guarded.state.queue.submit(type="noop")
     assert len((await waiting).json["assignments"]) == 1
 
 
@@ -128,7 +128,7 @@ async def test_waiting_claim_of_a_revoked_token_gets_no_task(
     guarded: Running, monkeypatch: pytest.MonkeyPatch, who: dict[str, str], wakeup: str
 ) -> None:
     monkeypatch.setattr(authenticator, "FRESH_SEC", 0.0)
-    queue = guarded.house.queue
+    queue = guarded.state.queue
     await queue.settings.change({"wakeup": wakeup, "poll_interval_sec": 0.05})
     made = await queue.tokens.create("worker", ["work"])
     header = {"Authorization": f"Bearer {made.secret}"}
@@ -142,8 +142,8 @@ async def test_waiting_claim_of_a_revoked_token_gets_no_task(
 
 
 async def test_quota_is_set_by_operator_and_shown_to_workspace(guarded: Running) -> None:
-    tenant = await token(guarded.house.queue.in_workspace("tenant"), "admin")
-    operator = await token(guarded.house.queue, "server")
+    tenant = await token(guarded.state.queue.in_workspace("tenant"), "admin")
+    operator = await token(guarded.state.queue, "server")
     quota = {"max_tasks": 1, "submits_per_minute": 100}
     refused = await guarded.call("PUT", "/api/quotas/tenant", quota, headers=tenant)
     assert (refused.status, refused.json["facts"]["needs"]) == (403, "server")
@@ -163,8 +163,8 @@ async def test_quota_is_set_by_operator_and_shown_to_workspace(guarded: Running)
 
 
 async def test_server_wide_metrics_require_the_server_scope(guarded: Running) -> None:
-    reader, operator = await token(guarded.house.queue, "read"), await token(guarded.house.queue, "server")
-    guarded.house.queue.engine.conflict("lease_lost", agent="theirs")
+    reader, operator = await token(guarded.state.queue, "read"), await token(guarded.state.queue, "server")
+    guarded.state.queue.engine.conflict("lease_lost", agent="theirs")
     for header, shown in ((reader, False), (operator, True)):
         text = (await guarded.call("GET", "/metrics", headers=header)).body.decode()
         assert "tasks_dead_lettered_total" in text
@@ -172,8 +172,8 @@ async def test_server_wide_metrics_require_the_server_scope(guarded: Running) ->
 
 
 async def test_refused_cursor_does_not_reveal_the_end_of_the_log(guarded: Running) -> None:
-    reader = await token(guarded.house.queue, "read")
-    await guarded.house.queue.in_workspace("theirs").submit_many([{"type": "noop"}] * 30)
+    reader = await token(guarded.state.queue, "read")
+    await guarded.state.queue.in_workspace("theirs").submit_many([{"type": "noop"}] * 30)
     refused = await guarded.call("GET", "/api/events?after=999999", headers=reader)
     assert (refused.status, refused.json["where"]) == (422, "after")
     assert not re.search(r"[0-9]", refused.json["detail"].replace("999999", ""))
@@ -190,7 +190,7 @@ async def test_readiness_does_not_reveal_the_database_address(api: Running, monk
     async def broken(_verb: object) -> None:
         raise StoreUnavailable("10.0.0.7:5432 refused user queue")
 
-    monkeypatch.setattr(api.house.queue.engine.store, "read", broken)
+    monkeypatch.setattr(api.state.queue.engine.store, "read", broken)
     reply = await api.call("GET", "/readyz")
     assert (reply.status, reply.json["status"]) == (503, "unavailable")
     assert "10.0.0.7" not in reply.body.decode()
@@ -199,7 +199,7 @@ async def test_readiness_does_not_reveal_the_database_address(api: Running, monk
 async def test_claim_folder_must_be_allowed_at_server_start(store_url: str, tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours" / ".loki", tmp_path / "theirs" / ".loki"
     async with running(store_url, tokens=True, claim_folders=(str(ours),)) as server:
-        admin = await token(server.house.queue.in_workspace("tenant"), "admin")
+        admin = await token(server.state.queue.in_workspace("tenant"), "admin")
         change: Any
         for folder in (theirs, ours / ".." / ".." / "theirs" / ".loki"):
             change = {"set": {"claim_folder": str(folder)}}
@@ -217,7 +217,7 @@ SINK = {"name": "inside", "kind": "webhook", "address": "http://127.0.0.1:9/", "
 
 async def test_private_sinks_must_be_allowed_at_server_start(store_url: str) -> None:
     async with running(store_url, tokens=True) as server:
-        admin = await token(server.house.queue, "admin")
+        admin = await token(server.state.queue, "admin")
         refused = await server.call("POST", "/api/sinks", SINK, headers=admin)
         assert (refused.status, refused.json["where"]) == (403, "allow_private")
         assert "--private-sinks" in refused.json["hint"]
@@ -226,7 +226,7 @@ async def test_private_sinks_must_be_allowed_at_server_start(store_url: str) -> 
         refused = await server.call("PATCH", "/api/sinks/inside", {"allow_private": True}, headers=admin)
         assert (refused.status, refused.json["where"]) == (403, "allow_private")
     async with running(store_url, tokens=True, private_sinks=True) as server:
-        admin = await token(server.house.queue, "admin")
+        admin = await token(server.state.queue, "admin")
         assert (await server.call("POST", "/api/sinks", {**SINK, "name": "two"}, headers=admin)).status == 201
 
 

@@ -10,34 +10,36 @@ import pytest
 
 from shiftwork.client import Client
 from shiftwork.compat.views import VIEWS
-from shiftwork.server.door import PlainText, Raw
+from shiftwork.server.endpoint import PlainText, Raw
 from shiftwork.server.rendering import WRITTEN, is_moment
-from shiftwork.server.routes import DOORS
-from tests.server.doors import CALLS, Call
+from shiftwork.server.routes import ENDPOINTS
+from tests.server.endpoints import CALLS, Call
 from tests.server.running import Running, running
 from tests.server.watching import follow, watch
 
 OUR_ID = re.compile(r"\b(?:task|dag)_[0-7][0-9A-HJKMNP-TV-Z]{25}\b(?!\.\d)")
-OPERATIONS = [door for door in DOORS if not door.viewed_body and door.answer not in {Raw, PlainText}]
+OPERATIONS = [
+    endpoint for endpoint in ENDPOINTS if not endpoint.viewed_body and endpoint.answer not in {Raw, PlainText}
+]
 """Bodies in a document's own names are sent by the acceptance tests."""
 
 
 @pytest.mark.parametrize("view", VIEWS)
 async def test_every_operation_answers_in_every_view(api: Running, view: str) -> None:
     """Times are ISO 8601, and documents with their own id format never show native ids."""
-    for door in OPERATIONS:
-        workspace = f"{door.name}-{view}"
-        arrange = CALLS.get(door.name)
-        if arrange is None and (door.name == "claims_made_by_request" or door.changes):
+    for endpoint in OPERATIONS:
+        workspace = f"{endpoint.name}-{view}"
+        arrange = CALLS.get(endpoint.name)
+        if arrange is None and (endpoint.name == "claims_made_by_request" or endpoint.changes):
             continue
-        call = await arrange(api.house.queue.in_workspace(workspace)) if arrange is not None else Call()
-        asked = {"view": view, **({"workspace": workspace} if door.scope else {})}
-        reply = await api.call(door.method, call.path(door, **asked), call.body if door.changes else None)
-        assert reply.status == door.status, (door.name, reply)
+        call = await arrange(api.state.queue.in_workspace(workspace)) if arrange is not None else Call()
+        asked = {"view": view, **({"workspace": workspace} if endpoint.scope else {})}
+        reply = await api.call(endpoint.method, call.path(endpoint, **asked), call.body if endpoint.changes else None)
+        assert reply.status == endpoint.status, (endpoint.name, reply)
         answer = reply.json if reply.body else None
-        assert [found for found in numbers(answer) if is_moment(found)] == [], (door.name, answer)
+        assert [found for found in numbers(answer) if is_moment(found)] == [], (endpoint.name, answer)
         if view in {"aegis", "loki"}:
-            assert [text for text in texts(answer) if OUR_ID.search(text)] == [], (door.name, answer)
+            assert [text for text in texts(answer) if OUR_ID.search(text)] == [], (endpoint.name, answer)
 
 
 UNUSUAL = [[], [5], 5, "x", {"tasks": 5}, {"tasks": [5]}, {"tasks": [], "unknown": 1}, {"unknown": 1}, {"note": 5}]
@@ -45,13 +47,13 @@ UNUSUAL = [[], [5], 5, "x", {"tasks": 5}, {"tasks": [5]}, {"tasks": [], "unknown
 
 @pytest.mark.parametrize("view", VIEWS)
 async def test_no_body_in_a_view_is_an_error_of_the_server(api: Running, view: str) -> None:
-    for door in DOORS:
-        if door.viewed_body:
-            workspace = f"{door.name}-{view}"
-            call = await CALLS[door.name](api.house.queue.in_workspace(workspace))
+    for endpoint in ENDPOINTS:
+        if endpoint.viewed_body:
+            workspace = f"{endpoint.name}-{view}"
+            call = await CALLS[endpoint.name](api.state.queue.in_workspace(workspace))
             for body in UNUSUAL:
-                reply = await api.call(door.method, call.path(door, view=view, workspace=workspace), body)
-                assert reply.status < 500, (door.name, body, reply)
+                reply = await api.call(endpoint.method, call.path(endpoint, view=view, workspace=workspace), body)
+                assert reply.status < 500, (endpoint.name, body, reply)
 
 
 def numbers(value: Any, name: str = "") -> Iterator[str]:
@@ -82,7 +84,7 @@ def texts(value: Any) -> Iterator[str]:
 @pytest.mark.parametrize("profile", VIEWS)
 async def test_profile_sets_the_default_view(store_url: str, profile: str) -> None:
     async with running(store_url, profile=profile) as api:
-        made = await api.house.queue.submit(type="code", idempotency_key="once", created_by="human:ada")
+        made = await api.state.queue.submit(type="code", idempotency_key="once", created_by="human:ada")
         plain = await api.get(f"/api/tasks/{made.id}")
         assert plain.keys() == (await api.get(f"/api/tasks/{made.id}?view={profile}")).keys()
         assert plain["status"] == VIEWS[profile].status_out("ready")
@@ -105,7 +107,7 @@ async def test_live_events_use_the_default_view(store_url: str) -> None:
         watch(api.http, api.url, "?after=0&view=native") as ours,
         follow(api.http, api.url, "?after=0") as lines,
     ):
-        await api.house.queue.submit(type="agent", target_agent_id="a1", issue_id="i1")
+        await api.state.queue.submit(type="agent", target_agent_id="a1", issue_id="i1")
         assert (await socket.message())["event"] == "task:queued"
         assert (await ours.message())["event"] == "task.created"
         assert (await lines.event())["event"] == "task:queued"

@@ -34,7 +34,7 @@ class Watcher:
         return [messages["event"] for messages in await self.messages(count)]
 
     async def subscribe(self, after: Any = None, **filters: Any) -> dict[str, Any]:
-        """Ask for something else; whatever comes before the answer belongs to what was asked for earlier."""
+        """RequestContext for something else; whatever comes before the answer belongs to what was asked for earlier."""
         await self.socket.send_json({"subscribe": filters, **({} if after is None else {"after": after})})
         while (found := await self.message())["event"] != "subscribed":
             pass

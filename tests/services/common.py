@@ -91,10 +91,10 @@ class Sandbox:
             process_group=0,
         )
 
-    def admit(self, program: Program) -> Program:
+    def admit(self, program: Program, says_version: str = "--version") -> Program:
         """The program, or a copy of it in the folder if the unprivileged user may not run it where it is."""
         try:
-            self.run(program, [str(program.file), "--version"])
+            self.run(program, [str(program.file), says_version])
         except PermissionError:
             moved = program.moved(self.folder / "program")
             subprocess.run(["cp", "-R", str(program.tree), str(moved.tree)], check=True)
@@ -162,9 +162,11 @@ class Sandbox:
 class Server(ABC):
     """One server process that can be stopped, killed and started again on the same port and data."""
 
+    says_version = "--version"
+
     def __init__(self, program: Program, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
-        self.program = sandbox.admit(program)
+        self.program = sandbox.admit(program, self.says_version)
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
@@ -201,6 +203,12 @@ class Server(ABC):
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process of a running server."""
+        assert self._process is not None
+        return self._process.pid
 
     def stop(self) -> None:
         """Stop in the regular way; the data stays."""

@@ -45,7 +45,8 @@ async def test_new_postgres_database_equals_the_sum_of_migrations(postgres_dsn: 
     made = await asyncpg.connect(postgres_dsn)
     await made.execute(migrate.LEDGER)
     for migration in migrate.migrations("postgres"):
-        await made.execute(migration.text)
+        for statement in migrate.statements_of(migration.text):
+            await made.execute(statement)
     base = postgres_dsn.rpartition("/")[0]
     fresh = await asyncpg.connect(f"{base}/{migrated_template}")
     assert await fresh.fetch(CATALOGUE) == await made.fetch(CATALOGUE)

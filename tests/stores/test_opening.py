@@ -83,21 +83,6 @@ async def test_foreign_postgres_database_is_refused_and_unchanged(postgres_dsn: 
     await connection.close()
 
 
-async def test_queue_newer_than_the_program_is_refused(store_url: str) -> None:
-    async with Queue.open(store_url) as queue:
-        await queue.engine.store.run(add_migration)
-    error = await refusal(store_url)
-    assert error.code == "store_newer"
-    assert "9999_future" in error.what
-
-
-async def add_migration(tx: object) -> None:
-    text = "insert into migrations values (9999, 'future', 'abc')"
-    result = tx._connection.execute(text)  # type: ignore[attr-defined]  # as a later version will write it
-    if asyncio.iscoroutine(result):
-        await result
-
-
 async def test_queue_with_unknown_migrations_is_refused(store_url: str) -> None:
     async with Queue.open(store_url) as queue:
         await queue.engine.store.run(change_checksum)

@@ -53,7 +53,7 @@ async def test_call_waiting_behind_a_batch_times_out_alone(store_url: str) -> No
 def under_way(queue: Queue) -> bool:
     """Whether a batch has been begun, and nothing waits to join the next."""
     joined = queue.executor.shared.coalescers.values()
-    return any(each._flusher is not None and not each._flusher.done() and not each._calls for each in joined)
+    return any(not each._is_idle() and not each._calls for each in joined)
 
 
 async def test_batch_is_retried_without_its_timed_out_call() -> None:

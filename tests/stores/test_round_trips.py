@@ -6,6 +6,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
+from shiftwork.model.reports import Completion
 from shiftwork.store import postgres as store
 from shiftwork.store.postgres_schema import channels
 from tests.services.postgres import Databases
@@ -81,6 +82,16 @@ async def test_each_verb_uses_its_minimum_of_round_trips(
     }
 
 
+async def test_batch_of_tasks_is_one_statement(postgres_url: str, sent: list[str]) -> None:
+    async with Queue.open(postgres_url) as queue:
+        await queue.submit(type="code")  # settings and lanes are learned
+        await until(queue.engine.store._is_quiet)  # type: ignore[attr-defined]  # of this store
+        sent.clear()
+        await queue.submit_many([{"type": "code", "priority": n % 7, "payload": {"n": n}} for n in range(200)])
+        assert [text.partition(" ")[0] for text in sent if not text.startswith("notify")] == ["with"]
+        assert (await queue.status()).counts == {"ready": 201}
+
+
 async def test_idle_submit_notifies_in_its_only_statement(
     postgres_url: str, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,3 +115,14 @@ async def test_idle_submit_notifies_in_its_only_statement(
         await until(lambda: len(heard) == 3)
         assert [text.partition(" ")[0] for text in sent] == ["with", "notify"]
     await listener.close()
+
+
+async def test_batch_of_lone_tasks_completes_in_two_statements_and_a_commit(postgres_url: str, sent: list[str]) -> None:
+    async with Queue.open(postgres_url) as queue:
+        await queue.agents.register(id="ada", max_concurrent_tasks=10)
+        await queue.submit_many([{"type": "code"}] * 20)
+        for _ in range(2):  # the first time settings are learned
+            held = await queue.claim("ada", 10, start=True)
+            sent.clear()
+            await queue.batch.complete([Completion(token=each.token) for each in held])
+        assert [text.partition(" ")[0] for text in sent] == ["with", "with", "commit"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.model.graph import find_cycle, path_weights
+from shiftwork.model.graph import components, find_cycle, path_weights
 
 DIAMOND = {"design": [], "api": ["design"], "ui": ["design"], "ship": ["api", "ui"], "lint": []}
 
@@ -75,3 +75,16 @@ def test_found_cycle_is_valid_and_its_absence_gives_an_order(edges: dict[str, fr
 @given(edges=graphs)
 def test_result_does_not_depend_on_the_order_of_names(edges: dict[str, frozenset[str]]) -> None:
     assert find_cycle(edges) == find_cycle(dict(reversed(edges.items())))
+
+
+@pytest.mark.parametrize(
+    ("edges", "groups"),
+    [
+        ({}, []),
+        (DIAMOND, [["design", "api", "ui", "ship"], ["lint"]]),
+        ({"a": ["gone"], "b": ["gone"]}, [["a"], ["b"]]),
+        ({"a": ["c"], "b": [], "c": []}, [["a", "c"], ["b"]]),
+    ],
+)
+def test_keys_are_grouped_by_the_edges_between_them(edges: dict[str, list[str]], groups: list[list[str]]) -> None:
+    assert components(edges) == groups

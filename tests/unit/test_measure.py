@@ -1,11 +1,9 @@
-"""Quantiles, busy time and buckets, compared with the simplest implementation."""
+"""Quantiles and busy time, compared with the simplest implementation."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shiftwork.observe import policy
-from shiftwork.observe.metric_catalogue import BUCKETS
 
 SPELLS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda pair: (min(pair), max(pair))))
 
@@ -22,10 +20,3 @@ def test_overlapping_busy_time_counts_once(spells: list[tuple[int, int]], since:
     until = since + length
     covered = {second for first, last in spells for second in range(first, last) if since <= second < until}
     assert policy.busy_sec([(float(a), float(b)) for a, b in spells], since, until) == len(covered)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "bound"), [(0.0, "0.01"), (0.01, "0.01"), (0.011, "0.05"), (86_400.0, "86400.0"), (1e9, "+Inf")]
-)
-def test_bucket_contains_values_up_to_its_bound(seconds: float, bound: str) -> None:
-    assert policy.bucket(seconds, BUCKETS) == bound

@@ -84,7 +84,7 @@ def test_codex_events_end_with_the_last_message() -> None:
         AgentMessage("text", "Done.\n"),
     ]
     assert transcript.end() == Final("Done.")
-    assert (transcript.session_id, transcript.spent) == ("T", Spent(0.0, 100, 9))
+    assert (transcript.session_id, transcript.spent) == ("T", Spent(0.0, 100, 9, 80))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,8 @@ def test_transcript_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_malformed_events_are_ignored(event: dict[str, Any]) -> None:
     seen = read_event(event)
-    assert (seen.session_id, seen.cost_usd or 0.0, seen.tokens or (0, 0)) == (None, 0.0, (0, 0))
+    assert (seen.session_id, seen.cost_usd or 0.0) == (None, 0.0)
+    assert not any(seen.tokens or ())
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), "1", None, -1, 10**400])
@@ -214,5 +215,59 @@ def test_provider_facts_invalid_for_databases_are_left_out(value: Any) -> None:
         {"type": "error", "error": {"type": value, "resets_at": value, "data": data}},
     ]
     for event in events:
-        transcript._record(read_event(event))
+        transcript.record(read_event(event))
     assert transcript.facts == {"rate_limit_info": {}}
+
+
+def test_cost_of_a_resumed_session_of_claude_code_is_that_of_the_run() -> None:
+    """As 2.1.326 prints it after a resume: the total is that of the session."""
+    transcript = Transcript("stream-json")
+    since = {"claude-opus-5-5": {"costUSD": 0.25}, "claude-haiku-5": {"costUSD": 0.5}}
+    result = {"type": "result", "uuid": "u", "result": "done", "total_cost_usd": 9.0, "session_id": "S"}
+    transcript.feed(json.dumps({**result, "model_usage_since_last_result": since}).encode() + b"\n")
+    assert transcript.spent.cost_usd == 0.75
+
+
+def test_events_of_gemini_cli_are_read() -> None:
+    transcript = Transcript("auto")
+    events = [
+        {"type": "init", "session_id": "G", "model": "gemini-2.5-flash"},
+        {"type": "message", "role": "user", "content": "Do it."},
+        {"type": "tool_use", "tool_name": "run_shell_command", "parameters": {"command": "ls"}},
+        {"type": "tool_result", "status": "error", "error": {"message": "no such file"}},
+        {"type": "message", "role": "assistant", "content": "It is ", "delta": True},
+        {"type": "message", "role": "assistant", "content": "done.", "delta": True},
+        {"type": "result", "status": "success", "stats": {"input_tokens": 4, "output_tokens": 2, "models": {"m": {}}}},
+    ]
+    said = [message for event in events for message in transcript.feed(json.dumps(event).encode() + b"\n")]
+    assert [(message.kind, message.text) for message in said] == [
+        ("tool_call", "run_shell_command"),
+        ("error", "no such file"),
+        ("text", "It is "),
+        ("text", "done."),
+    ]
+    final = transcript.end()
+    assert final is not None
+    assert (final.text, transcript.session_id, transcript.model) == ("It is done.", "G", "m")
+    assert transcript.spent == Spent(0.0, 4, 2)
+
+
+def test_events_of_opencode_are_read() -> None:
+    transcript = Transcript("auto")
+    steps = [
+        {"id": "p1", "reason": "tool-calls", "cost": 0.25, "tokens": {"input": 3, "output": 1, "cache": {"read": 2}}},
+        {"id": "p2", "reason": "stop", "cost": 0.5, "tokens": {"input": 5, "output": 1, "reasoning": 1}},
+    ]
+    events = [
+        {"type": "step_start", "sessionID": "O"},
+        {"type": "tool_use", "part": {"tool": "bash", "state": {"status": "completed", "input": {"command": "ls"}}}},
+        {"type": "step_finish", "sessionID": "O", "part": steps[0]},
+        {"type": "text", "part": {"text": "It is done."}},
+        {"type": "step_finish", "sessionID": "O", "part": steps[1]},
+    ]
+    for event in events:
+        transcript.feed(json.dumps(event).encode() + b"\n")
+    final = transcript.end()
+    assert final is not None
+    assert (final.text, transcript.session_id) == ("It is done.", "O")
+    assert transcript.spent == Spent(0.75, 10, 3)

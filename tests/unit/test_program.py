@@ -11,7 +11,7 @@ from shiftwork.model.errors import InputError
 from shiftwork.model.task import Claim, Task
 from shiftwork.worker import program, shells
 from shiftwork.worker.context import Fail
-from shiftwork.worker.exits import interpret, name_of, reason_of
+from shiftwork.worker.exits import Facts, interpret, name_of, reason_of, session_is_gone
 from shiftwork.worker.output import Final
 from shiftwork.worker.program import Call, Program
 
@@ -28,7 +28,9 @@ def call(prompt: str = "do it", session_id: str | None = None, **fields: Any) ->
     known |= {"updated_at": 0, "version": 1, "fence": 2, "round": 1, "attempts": 1, "max_attempts": 3, "retry": {}}
     known |= {"claim": NOBODY, "spec": {"prompt": prompt}, **fields}
     task = Task(id="task_1", workspace_id="default", type="code", status="running", **known)
-    return Call(task, "task_1.2", Path("/base/task_1"), Path("/base/task_1.json"), session_id)
+    return Call(
+        task, "task_1.2", Path("/base/task_1"), Path("/base/task_1.json"), session_id, Path("/base/task_1.inbox")
+    )
 
 
 @pytest.mark.parametrize(
@@ -228,7 +230,7 @@ def test_every_exit_code_has_a_reason(code: int, reason: str, name: str) -> None
 def test_reported_failure_takes_precedence_over_exit_code() -> None:
     final = Final("the conversation is too long", failed=True, reason="context_exceeded")
     with pytest.raises(Fail) as failed:
-        interpret(1, final, "", cut=False, facts={}, now=0)
+        interpret(1, final, "", cut=False, facts=Facts(), now=0)
     assert (failed.value.reason, failed.value.error) == (
         "context_exceeded",
         "exit code 1\nthe conversation is too long",
@@ -237,5 +239,21 @@ def test_reported_failure_takes_precedence_over_exit_code() -> None:
 
 def test_success_with_failing_exit_code_is_a_failure() -> None:
     with pytest.raises(Fail) as failed:
-        interpret(75, Final("done", reason="crash"), "slow down", cut=False, facts={}, now=0)
+        interpret(75, Final("done", reason="crash"), "slow down", cut=False, facts=Facts(), now=0)
     assert failed.value.reason == "rate_limit"
+
+
+@pytest.mark.parametrize(
+    ("code", "stderr", "gone"),
+    [
+        (1, "No conversation found with session ID: S", True),
+        (1, "Error: thread/resume failed: no rollout found for thread id S (code -32600)", True),
+        (42, "Error resuming session: No previous sessions found for this project.", True),
+        (1, "\x1b[91m\x1b[1mError: \x1b[0mSession not found", True),
+        (66, "No conversation found with session ID: S", False),  # it has said itself what is to follow
+        (0, "Session not found", False),
+        (1, "the tool broke", False),
+    ],
+)
+def test_agent_that_has_no_session_to_resume_is_recognised(code: int, stderr: str, *, gone: bool) -> None:
+    assert session_is_gone(code, Final(""), stderr) is gone

@@ -198,7 +198,7 @@ def test_wait_is_read_from_headers(headers: dict[str, str], seconds: float | Non
 def test_exhausted_window_of_claude_code_is_read(window: str, scope: str) -> None:
     info = {"status": "rejected", "resetsAt": int(NOW) + 18_000, "rateLimitType": window, "utilization": 1}
     found = signal_of("You've hit your limit", {"provider_error": {"rate_limit_info": info}}, "agent_error")
-    assert tuple(found) == ("rate_limit", scope, 18_000, NOW + 18_000, window)
+    assert tuple(found)[:6] == ("rate_limit", scope, 18_000, NOW + 18_000, window, 1.0)
 
 
 @pytest.mark.parametrize("data", [{str(n): n for n in range(5_000)}, {"error": {"error": {"error": {"error": {}}}}}])

@@ -2,7 +2,7 @@
 
 from starlette.types import Receive, Scope, Send
 
-from shiftwork.server.routes import DOORS
+from shiftwork.server.routes import ENDPOINTS
 from shiftwork.server.routing import RouteTable
 
 
@@ -59,10 +59,12 @@ def test_other_paths_are_not_found() -> None:
 
 
 def test_every_operation_is_found_by_its_own_path() -> None:
-    table = RouteTable((door.method, door.path, Answer(door.path)) for door in DOORS)
-    for door in DOORS:
-        path = door.path.replace("{", "").replace("}", "")
-        assert found(table, door.method, path) == (door.path, {name: name for name in names(door.path)}), door.path
+    table = RouteTable((endpoint.method, endpoint.path, Answer(endpoint.path)) for endpoint in ENDPOINTS)
+    for endpoint in ENDPOINTS:
+        path = endpoint.path.replace("{", "").replace("}", "")
+        assert found(table, endpoint.method, path) == (endpoint.path, {name: name for name in names(endpoint.path)}), (
+            endpoint.path
+        )
 
 
 def names(path: str) -> list[str]:

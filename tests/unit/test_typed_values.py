@@ -7,7 +7,7 @@ import click
 import pytest
 
 from shiftwork.cli import values
-from shiftwork.compat.views import view
+from shiftwork.views import view
 
 
 @pytest.mark.parametrize(

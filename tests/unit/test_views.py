@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.compat import views
-from shiftwork.compat.views import VIEWS, View, aegis, coscientist, loki, redis
-from shiftwork.compat.views.view import TIME, find
+from shiftwork import views
+from shiftwork.compat.views import VIEWS, aegis, coscientist, loki, redis
 from shiftwork.engine.rank import tier
 from shiftwork.model import events, ids, reasons
 from shiftwork.model.errors import InputError
 from shiftwork.model.states import STORED, State
 from shiftwork.model.task import NewTask, Task
+from shiftwork.views.view import TIME, View, find
 from tests.unit.view_records import AGENT, DEAD_LETTER, ID_1, ID_2, ISO, RESULT, TASK, UUID_1, UUID_2, T, task
 
 LOKI, FACTORY, REDIS, AEGIS, COSCIENTIST = VIEWS.values()

@@ -1,6 +1,5 @@
 """A handler that submits more than data, and what it is notified of its result."""
 
-import asyncio
 from typing import Any, NoReturn
 
 import pytest
@@ -10,7 +9,7 @@ from shiftwork.model.errors import InputError
 from shiftwork.model.reports import TaskResult
 from shiftwork.worker import Context, Done, Fail, Worker
 from shiftwork.worker.outbox import Outbox, StoredResult, open_outbox
-from shiftwork.worker.runner import _RunningHandler
+from shiftwork.worker.slots import RunningHandler
 from tests.client.serving import served
 from tests.worker.steps import at_work, knows, until
 
@@ -129,9 +128,8 @@ async def test_unreported_task_is_released_at_the_end(shop: Queue, store_url: st
         await until(lambda: knows(shop, "worker"))
         (runner,) = worker._runners
         for held in [(await shop.claim(agent, start=True))[0] for agent in ("one", "two")]:
-            work = _RunningHandler(held, Context(shop, held, lambda: 0.0), 0.0)
-            work.task = asyncio.create_task(asyncio.sleep(0))
-            await work.task
+            work = RunningHandler(held, Context(shop, held, lambda: 0.0))
+            work.began = 1.0
             runner._work[work.claim] = work
         runner._delivery.keep(StoredResult(f"{tasks[1]}.1", TaskResult(1)), "a test")
     assert [(await shop.get(task)).status for task in tasks] == ["ready", "running"]

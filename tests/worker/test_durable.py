@@ -127,6 +127,26 @@ async def test_large_step_result_is_found_again(store_url: str, tmp_path: Path) 
         assert await run(queue, handle) == [100_000]
 
 
+async def test_recorded_steps_are_a_log(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "PAGE", 2)
+    entries = [1, "x" * 100_000, None, {"last": True}]
+    read: list[Any] = []
+
+    async def handle(ctx: Context) -> None:
+        if ctx.task.attempts == 0:
+            for place, entry in enumerate(entries):
+                ctx.spent(tokens_in=place)
+                assert await ctx.record_step(f"log {place}", entry) == entry
+                await ctx.step("other", str)
+            assert await ctx.record_step("log 0", "another") == 1, "the first result stands"
+            raise Boom
+        read.extend((step.name, step.result, step.tokens_in) for step in await ctx.read_steps("log "))
+
+    async with Queue.open(store_url, artifacts=str(tmp_path)) as queue:
+        await run(queue, handle)
+    assert read == [(f"log {place}", entry, place) for place, entry in enumerate(entries)]
+
+
 async def test_conversation_turns_are_rebuilt_from_steps(queue: Queue) -> None:
     """Each turn stores what it added, never the whole conversation."""
     asked: list[int] = []

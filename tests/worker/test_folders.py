@@ -15,7 +15,7 @@ from shiftwork.worker.folders import Folders
 from shiftwork.worker.group import MARK, Run, kill, marked
 from shiftwork.worker.live_report import MAX_MESSAGE_LENGTH, MAX_MESSAGES, MessageBuffer
 from shiftwork.worker.output import AgentMessage
-from tests.worker.desk import alive
+from tests.worker.command_runner import alive
 from tests.worker.steps import until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]

@@ -10,7 +10,7 @@ from shiftwork import Done, Queue, Worker
 from shiftwork.model.task import Verdict
 from shiftwork.worker import Context
 from shiftwork.worker.delivery import Summary
-from tests.worker.desk import alive, ask, desk_on
+from tests.worker.command_runner import alive, ask, desk_on
 from tests.worker.steps import at_work, until
 
 

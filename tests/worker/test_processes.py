@@ -24,7 +24,7 @@ from shiftwork.worker.outbox import StoredResult, default_folder
 from shiftwork.worker.processes import IDLE, Fleet
 from tests.outages.relay import relay_to
 from tests.services import Postgres
-from tests.worker.desk import alive
+from tests.worker.command_runner import alive
 from tests.worker.mills import Mill, done_once, kill_a_child, running_mill, stop, submit
 from tests.worker.started import Started
 from tests.worker.steps import PATIENCE_SEC, beat_fast, knows, until, until_status, verbs
@@ -98,7 +98,7 @@ async def test_tasks_of_a_killed_single_worker_are_completed_by_others(shop: Que
     assert await mill.holder(task, 2) == other.pid
     mill.go()
     await until_status(shop, task, "completed")
-    assert [e.actor for e in (await shop.tasks.history(task)).events if e.verb == "failed"] == ["duty:presence"]
+    assert [e.actor for e in (await shop.tasks.history(task)).events if e.verb == "failed"] == ["maintenance:presence"]
     assert (await shop.get(task)).attempts == 1
 
 
@@ -134,6 +134,7 @@ async def test_fleet_stops_without_losing_tasks(shop: Queue, mill: Mill) -> None
 
 async def test_crash_loop_is_slowed_down_and_logged(shop: Queue, mill: Mill) -> None:
     await shop.settings.set("max_reclaims", None)
+    await shop.settings.set("retry.strategy", "immediate")
     fleet = mill.start(2)
     bursts = await submit(shop, mill, 1, "burst")
     await until(lambda: "2 crashes in a row; a new one starts in 1 s" in mill.log())
@@ -456,15 +457,15 @@ async def test_fleet_processes_do_not_show_the_store_password(
         started.end()
 
 
-async def test_prove_agents_do_not_show_the_store_password(
+async def test_processes_of_prove_do_not_show_the_store_password(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHIFTWORK_STORE", postgres_url.replace("postgres@", "postgres:opensesame@"))
     started = Started(tmp_path / "started")
     try:
-        line = [sys.executable, "-m", "shiftwork", "prove", "--tasks", "500", "--agents", "2"]
+        line = [sys.executable, "-m", "shiftwork", "prove", "--minutes", "1", "--workers", "2"]
         prove = started.spawn(line, tmp_path)
-        await until(lambda: _arguments(_below(prove.pid)).count("shiftwork.prove.agent") == 2)
+        await until(lambda: _arguments(_below(prove.pid)).count("shiftwork.prove.process") == 3)  # and a server
         assert "opensesame" not in _arguments(_below(prove.pid))
     finally:
         started.end()

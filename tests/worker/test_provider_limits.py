@@ -10,14 +10,14 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.worker import Context, Fail, Worker
-from tests.worker.desk import Desk, ask, desk_on
+from tests.worker.command_runner import CommandRunner, ask, desk_on
 
 ACCOUNT = ("--provider", "anthropic", "--account", "team")
 WINDOW = 5 * 3600
 
 
 @pytest.fixture
-def desk(store_url: str, tmp_path: Path) -> Iterator[Desk]:
+def commands(store_url: str, tmp_path: Path) -> Iterator[CommandRunner]:
     with desk_on(store_url, tmp_path) as made:
         yield made
 
@@ -53,7 +53,13 @@ def gemini(message: str, kind: str = "Error") -> list[dict[str, Any]]:
     ]
 
 
-async def run(shop: Queue, mcp_server: Desk, *outputs: list[dict[str, Any]] | str, code: int = 1) -> list[Any]:
+async def run(
+    shop: Queue,
+    mcp_server: CommandRunner,
+    *outputs: list[dict[str, Any]] | str,
+    code: int = 1,
+    options: tuple[str, ...] = (),
+) -> list[Any]:
     """The tasks after an agent has printed one of these for each, and ended."""
     folder = mcp_server.work_dir.parent / "printed"
     folder.mkdir()
@@ -61,7 +67,7 @@ async def run(shop: Queue, mcp_server: Desk, *outputs: list[dict[str, Any]] | st
     for number, output in enumerate(outputs):
         text = output if isinstance(output, str) else "\n".join(map(json.dumps, output)) + "\n"
         (folder / str(number)).write_text(text)
-    mcp_server.run(["sh", "-c", f'cat "{folder}/$SHIFTWORK_PROMPT"; exit {code}'], *ACCOUNT)
+    mcp_server.run(["sh", "-c", f'cat "{folder}/$SHIFTWORK_PROMPT"; exit {code}'], *ACCOUNT, *options)
     return [await shop.get(task) for task in tasks]
 
 
@@ -71,9 +77,13 @@ def info(shop: Queue, status: str = "rejected", **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("code", [0, 1])
-async def test_claude_code_session_limit_cools_down_its_account(shop: Queue, desk: Desk, code: int) -> None:
+async def test_claude_code_session_limit_cools_down_its_account(
+    shop: Queue, commands: CommandRunner, code: int
+) -> None:
     words = "You've hit your session limit · resets 2:30pm (Europe/Paris)"
-    (task,) = await run(shop, desk, claude(words, info(shop), synthetic("rate_limit"), api_error_status=429), code=code)
+    (task,) = await run(
+        shop, commands, claude(words, info(shop), synthetic("rate_limit"), api_error_status=429), code=code
+    )
     assert (task.status, task.failure_reason, task.attempts) == ("retrying", "rate_limit", 0)
     assert WINDOW - 120 < task.available_at - shop.now() <= WINDOW
     (rests,) = await shop.cooldowns.list()
@@ -83,40 +93,41 @@ async def test_claude_code_session_limit_cools_down_its_account(shop: Queue, des
     assert task.session_id == "S"
 
 
-async def test_reset_time_is_read_from_text_without_an_event(shop: Queue, desk: Desk) -> None:
-    (task,) = await run(shop, desk, claude(f"Claude AI usage limit reached|{int(shop.now()) + WINDOW}"))
+async def test_reset_time_is_read_from_text_without_an_event(shop: Queue, commands: CommandRunner) -> None:
+    (task,) = await run(shop, commands, claude(f"Claude AI usage limit reached|{int(shop.now()) + WINDOW}"))
     assert task.failure_reason == "rate_limit"
     assert WINDOW - 120 < task.available_at - shop.now() <= WINDOW
 
 
-async def test_codex_usage_limit_is_waited_for(shop: Queue, desk: Desk) -> None:
+async def test_codex_usage_limit_is_waited_for(shop: Queue, commands: CommandRunner) -> None:
     words = "You've hit your usage limit. Upgrade to Pro or try again in 3 hours 12 minutes."
-    (task,) = await run(shop, desk, codex(words))
+    (task,) = await run(shop, commands, codex(words))
     assert (task.failure_reason, task.attempts) == ("rate_limit", 0)
     assert 11_400 < task.available_at - shop.now() <= 11_520
     assert [rests.key for rests in await shop.cooldowns.list()] == ["provider:anthropic,account:team"]
 
 
-async def test_opencode_headers_are_read(shop: Queue, desk: Desk) -> None:
-    (task,) = await run(shop, desk, opencode(429, "Too Many Requests", **{"retry-after": "1800"}))
+async def test_opencode_headers_are_read(shop: Queue, commands: CommandRunner) -> None:
+    (task,) = await run(shop, commands, opencode(429, "Too Many Requests", **{"retry-after": "1800"}))
     assert task.failure_reason == "rate_limit"
     assert 1_680 < task.available_at - shop.now() <= 1_800
 
 
-async def test_overload_is_retried_without_a_cooldown(shop: Queue, desk: Desk) -> None:
+async def test_overload_rests_the_model_where_the_agent_names_it(shop: Queue, commands: CommandRunner) -> None:
     overloads = [
         claude("API Error: 529 Overloaded", synthetic("overloaded"), api_error_status=529),
         codex("Selected model is at capacity. Please try a different model."),
         gemini("The model is overloaded. Please try again later."),
         opencode(503, "Service Unavailable"),
     ]
-    for task in await run(shop, desk, *overloads):
+    for task in await run(shop, commands, *overloads):
         assert (task.status, task.failure_reason, task.attempts) == ("retrying", "rate_limit", 0), task.last_error
-    assert await shop.cooldowns.list() == []
+    assert [rests.key for rests in await shop.cooldowns.list()] == ["provider:anthropic,model:claude-opus-4-6"]
 
 
-async def test_refused_credentials_are_an_auth_failure(shop: Queue, desk: Desk) -> None:
+async def test_refused_credentials_are_an_auth_failure(shop: Queue, commands: CommandRunner) -> None:
     await shop.settings.set("circuit_breaker", None)
+    await shop.settings.set("cooldown.others", 0)  # with cooldowns the first of them rests the account of all
     refusals: list[list[dict[str, Any]] | str] = [
         claude("Invalid API key · Please run /login", synthetic("authentication_failed")),
         claude("Failed to authenticate.", api_error_status=401),
@@ -125,24 +136,24 @@ async def test_refused_credentials_are_an_auth_failure(shop: Queue, desk: Desk) 
         gemini("API key not valid. Please pass a valid API key."),
         "Invalid API key · Please run /login\n",
     ]
-    for task in await run(shop, desk, *refusals):
+    for task in await run(shop, commands, *refusals):
         assert (task.status, task.failure_reason) == ("dead_lettered", "auth_failure"), task.last_error
     assert await shop.cooldowns.list() == []
 
 
-async def test_exhausted_credit_is_retried_after_an_hour(shop: Queue, desk: Desk) -> None:
-    (task,) = await run(shop, desk, claude("Credit balance is too low", synthetic("billing_error")))
+async def test_exhausted_credit_is_retried_after_an_hour(shop: Queue, commands: CommandRunner) -> None:
+    (task,) = await run(shop, commands, claude("Credit balance is too low", synthetic("billing_error")))
     assert (task.status, task.failure_reason, task.attempts) == ("retrying", "rate_limit", 0)
     assert 3_480 < task.available_at - shop.now() <= 3_960
 
 
-async def test_nearly_exhausted_window_is_not_a_failure(shop: Queue, desk: Desk) -> None:
+async def test_nearly_exhausted_window_is_not_a_failure(shop: Queue, commands: CommandRunner) -> None:
     near = info(shop, "allowed_warning", utilization=0.9)
-    (task,) = await run(shop, desk, claude("done", near, is_error=False), code=0)
+    (task,) = await run(shop, commands, claude("done", near, is_error=False), code=0)
     assert task.status == "completed"
 
 
-async def test_agent_error_after_a_limit_event_is_not_a_rate_limit(shop: Queue, desk: Desk) -> None:
+async def test_agent_error_after_a_limit_event_is_not_a_rate_limit(shop: Queue, commands: CommandRunner) -> None:
     overage = info(shop, isUsingOverage=True, overageStatus="allowed")
     answer = {"type": "assistant", "message": {"id": "n", "content": [{"type": "text", "text": "here"}]}}
     own = [
@@ -151,20 +162,39 @@ async def test_agent_error_after_a_limit_event_is_not_a_rate_limit(shop: Queue, 
         claude("", synthetic("overloaded"), answer, subtype="error_max_turns"),
     ]
     await shop.settings.set("circuit_breaker", None)
-    for task in await run(shop, desk, *own):
+    for task in await run(shop, commands, *own):
         assert (task.status, task.failure_reason) == ("dead_lettered", "agent_error"), task.last_error
     assert await shop.cooldowns.list() == []
 
 
-async def test_successful_reconnect_of_codex_is_not_a_failure(shop: Queue, desk: Desk) -> None:
+async def test_successful_reconnect_of_codex_is_not_a_failure(shop: Queue, commands: CommandRunner) -> None:
     events: list[dict[str, Any]] = [
         {"type": "thread.started", "thread_id": "T"},
         {"type": "error", "message": "Reconnecting... 1/5 (unexpected status 429 Too Many Requests)"},
         {"type": "item.completed", "item": {"type": "agent_message", "text": "done"}},
         {"type": "turn.completed", "usage": {"input_tokens": 1, "output_tokens": 1}},
     ]
-    (task,) = await run(shop, desk, events, code=0)
+    (task,) = await run(shop, commands, events, code=0)
     assert task.status == "completed"
+
+
+async def test_tokens_of_codex_are_priced_so_that_a_cost_limit_binds_it(shop: Queue, commands: CommandRunner) -> None:
+    used = {"input_tokens": 1_000_000, "cached_input_tokens": 800_000, "output_tokens": 10_000}
+    events: list[dict[str, Any]] = [{"type": "thread.started"}, {"type": "turn.completed", "usage": used}]
+    (task,) = await run(shop, commands, events, code=0, options=("--model", "gpt-5-codex"))
+    assert task.cost_usd == pytest.approx(0.2 * 1.25 + 0.8 * 0.125 + 0.01 * 10)
+    (cost,) = (await shop.budgets.costs("model")).costs
+    assert (cost.value, cost.cost_usd) == ("gpt-5-codex", task.cost_usd)
+
+
+async def test_cost_that_claude_reports_is_not_added_to_a_price_of_its_tokens(
+    shop: Queue, commands: CommandRunner
+) -> None:
+    usage = {"input_tokens": 1_000_000, "output_tokens": 10_000}
+    answer = {"type": "assistant", "message": {"id": "m", "model": "claude-opus-4-6", "content": [], "usage": usage}}
+    events = claude("done", answer, is_error=False, total_cost_usd=0.25, usage=usage)
+    (task,) = await run(shop, commands, events, code=0)
+    assert task.cost_usd == 0.25
 
 
 class ApiError(Exception):
@@ -195,9 +225,12 @@ async def test_headers_of_a_raised_error_set_the_wait(shop: Queue) -> None:
     assert [rests.key for rests in await shop.cooldowns.list()] == ["provider:openai,account:team"]
 
 
-async def test_raised_401_is_not_retried(shop: Queue) -> None:
+async def test_raised_401_rests_its_account(shop: Queue) -> None:
     task = await after(shop, ApiError("no", 401, {}))
-    assert (task.status, task.failure_reason) == ("dead_lettered", "auth_failure")
+    assert (task.status, task.failure_reason, task.attempts) == ("ready", "auth_failure", 0)
+    assert [(rests.key, rests.until) for rests in await shop.cooldowns.list()] == [
+        ("provider:openai,account:team", None)
+    ]
 
 
 async def test_text_of_a_raised_error_is_read(shop: Queue) -> None:

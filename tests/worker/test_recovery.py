@@ -16,7 +16,7 @@ from shiftwork.worker import Context, Worker
 from shiftwork.worker.roster import Note, Roster
 from tests.client.serving import served
 from tests.server.running import Running
-from tests.worker.desk import Desk, ask, desk_on
+from tests.worker.command_runner import CommandRunner, ask, desk_on
 from tests.worker.mills import running_mill, submit
 from tests.worker.steps import PATIENCE_SEC, until, until_status, verbs
 
@@ -30,12 +30,12 @@ def server(store_url: str) -> Iterator[Running]:
 
 
 @pytest.fixture
-def desk(server: Running, tmp_path: Path) -> Iterator[Desk]:
+def commands(server: Running, tmp_path: Path) -> Iterator[CommandRunner]:
     with desk_on(server.url, tmp_path) as made:
         yield made
 
 
-async def begun(queue: Queue, mcp_server: Desk, task_id: str) -> None:
+async def begun(queue: Queue, mcp_server: CommandRunner, task_id: str) -> None:
     await until_status(queue, task_id, "running")
     await until((mcp_server.work_dir / task_id / "begun").exists)
 
@@ -47,39 +47,41 @@ async def recovered(queue: Queue) -> None:
 
 @pytest.mark.requirement("A-079")
 @pytest.mark.parametrize("processes", ["1", "2"])
-async def test_killed_runner_recovers_its_task_after_restart(shop: Queue, desk: Desk, processes: str) -> None:
+async def test_killed_runner_recovers_its_task_after_restart(
+    shop: Queue, commands: CommandRunner, processes: str
+) -> None:
     await recovered(shop)
     task = await ask(shop, "x")
-    first = desk.start(SLEEP, "--agent", "ada", "--processes", processes)
-    await begun(shop, desk, task)
+    first = commands.start(SLEEP, "--agent", "ada", "--processes", processes)
+    await begun(shop, commands, task)
     os.killpg(first.pid, signal.SIGKILL)
     await asyncio.to_thread(first.wait)
-    desk.run(["echo", "done"], "--agent", "ada", "--processes", processes)
+    commands.run(["echo", "done"], "--agent", "ada", "--processes", processes)
     assert (await shop.result(task)).text == "done"
     (note,) = [failure.note for failure in (await shop.get(task)).failure_history]
     assert note is not None
     assert note.endswith("restarted")
 
 
-async def test_unnamed_runner_recovers_tasks_of_another_on_its_machine(shop: Queue, desk: Desk) -> None:
+async def test_unnamed_runner_recovers_tasks_of_another_on_its_machine(shop: Queue, commands: CommandRunner) -> None:
     await recovered(shop)
     task = await ask(shop, "x")
-    first = desk.start(SLEEP)
-    await begun(shop, desk, task)
+    first = commands.start(SLEEP)
+    await begun(shop, commands, task)
     first.kill()
     await asyncio.to_thread(first.wait)
-    desk.run(["echo", "done"])
+    commands.run(["echo", "done"])
     assert (await shop.result(task)).text == "done"
 
 
-async def test_live_runner_of_the_same_name_keeps_its_task(shop: Queue, desk: Desk) -> None:
+async def test_live_runner_of_the_same_name_keeps_its_task(shop: Queue, commands: CommandRunner) -> None:
     await recovered(shop)
     task = await ask(shop, "x")
-    desk.start(["sh", "-c", "touch begun; while [ ! -e go ]; do sleep 0.05; done; echo mine"], "--agent", "ada")
-    await begun(shop, desk, task)
-    desk.run(["echo", "stolen"], "--agent", "ada")
+    commands.start(["sh", "-c", "touch begun; while [ ! -e go ]; do sleep 0.05; done; echo mine"], "--agent", "ada")
+    await begun(shop, commands, task)
+    commands.run(["echo", "stolen"], "--agent", "ada")
     assert (await shop.get(task)).status == "running"
-    (desk.work_dir / task / "go").touch()
+    (commands.work_dir / task / "go").touch()
     await until_status(shop, task, "completed")
     assert (await shop.result(task)).text == "mine"
     assert (await verbs(shop, task)).count("claimed") == 1
@@ -150,9 +152,9 @@ async def _is_there(client: Client, runtime_id: str) -> bool:
     return runtime_id in [each.id for each in await client.runtimes.list()]
 
 
-async def test_command_line_sets_the_runtime_id(shop: Queue, desk: Desk) -> None:
-    desk.run(["true"], "--runtime", "pod-7")
-    desk.run(["true"], "--runtime", "pod-8", "--processes", "2")
+async def test_command_line_sets_the_runtime_id(shop: Queue, commands: CommandRunner) -> None:
+    commands.run(["true"], "--runtime", "pod-7")
+    commands.run(["true"], "--runtime", "pod-8", "--processes", "2")
     assert {each.id for each in await shop.runtimes.list()} == {"pod-7", "pod-8-1", "pod-8-2"}
 
 

@@ -19,7 +19,7 @@ from shiftwork.model.errors import InputError
 from shiftwork.worker.context import Context, Fail
 from tests.conformance.steps import take
 from tests.server.running import running
-from tests.worker.desk import desk_on
+from tests.worker.command_runner import desk_on
 
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

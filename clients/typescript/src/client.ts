@@ -150,6 +150,16 @@ export class Client {
     return this.call("cancel", { ...options, path: { task_id: taskId }, body: { reason } });
   }
 
+  /** Send an instruction to the agent that holds a task, or that claims it next. It comes with the next heartbeat. */
+  tell(taskId: string, text: string, options: CallOptions = {}): Promise<Schemas["Instruction"]> {
+    return this.call("tell", { ...options, path: { task_id: taskId }, body: { text } });
+  }
+
+  /** What was sent to the agents of a task, in order, and whether each was delivered and acknowledged. */
+  async instructions(taskId: string, options: CallOptions = {}): Promise<Schemas["Instruction"][]> {
+    return (await this.call("tasks_instructions", { ...options, path: { task_id: taskId } })).instructions;
+  }
+
   /** Why a task is not running, and what would change that. */
   explain(taskId: string, options: CallOptions = {}): Promise<Schemas["Explanation"]> {
     return this.call("explain", { ...options, path: { task_id: taskId } });

@@ -32,8 +32,16 @@ export class Context<Payload = Record<string, unknown>> {
   /** Aborted when the task is cancelled, its lease is lost, or its worker stops. Hand it to `fetch` and the like. */
   readonly signal: AbortSignal;
   readonly #client: Client;
-  readonly #usage: Required<Omit<Usage, "model">> = { cost_usd: 0, tokens_in: 0, tokens_out: 0 };
+  /** Null for the cost means that the queue computes it from tokens and model. */
+  readonly #usage: { cost_usd: number | null; tokens_in: number; tokens_out: number; tokens_cached: number } = {
+    cost_usd: null,
+    tokens_in: 0,
+    tokens_out: 0,
+    tokens_cached: 0,
+  };
   #yields: string | null = null;
+  /** The number of the last instruction that the handler has had. */
+  #heard = 0;
 
   constructor(client: Client, assignment: Schemas["AssignmentRecord"], signal: AbortSignal) {
     this.#client = client;
@@ -63,6 +71,21 @@ export class Context<Payload = Record<string, unknown>> {
   /** @internal */
   askToYield(why: string): void {
     this.#yields = why;
+  }
+
+  /**
+   * What people and programs said to this task since the last call, in order, and acknowledged by this call. The first
+   * call begins with all there are, also those that an earlier attempt has had (`acknowledged_at`).
+   */
+  async inbox(): Promise<Schemas["Instruction"][]> {
+    const path = { task_id: this.id };
+    const body = { token: this.token, after: this.#heard };
+    const { instructions } = await this.#client.call("claims_inbox", { path, body, signal: this.signal });
+    const last = instructions.at(-1)?.seq;
+    if (last === undefined) return [];
+    await this.#client.call("claims_acknowledge", { path, body: { token: this.token, seq: last }, signal: this.signal });
+    this.#heard = last;
+    return instructions;
   }
 
   /** Do something once, however often the task is tried: a finished step returns its stored result. */
@@ -97,15 +120,16 @@ export class Context<Payload = Record<string, unknown>> {
 
   /** Add to what this attempt has cost; it is booked with its result. */
   spent(usage: Usage): void {
-    this.#usage.cost_usd += usage.cost_usd ?? 0;
+    if (usage.cost_usd != null) this.#usage.cost_usd = (this.#usage.cost_usd ?? 0) + usage.cost_usd;
     this.#usage.tokens_in += usage.tokens_in ?? 0;
     this.#usage.tokens_out += usage.tokens_out ?? 0;
+    this.#usage.tokens_cached += usage.tokens_cached ?? 0;
   }
 
   /** @internal */
   usage(): Usage | null {
     const { cost_usd, tokens_in, tokens_out } = this.#usage;
-    return cost_usd || tokens_in || tokens_out ? { ...this.#usage } : null;
+    return cost_usd !== null || tokens_in || tokens_out ? { ...this.#usage } : null;
   }
 
   /** Throws `LeaseLost` or the reason of the stop, if the work is to end. */

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from shiftwork.access.operations import find_token, id_in
+from shiftwork.access.model import TokenInfo
+from shiftwork.access.operations import id_in
 from shiftwork.access.scopes import SCOPES, allows
-from shiftwork.engine.engine import Engine, StillAllowed
+from shiftwork.engine.engine import StillAllowed
 from shiftwork.model.errors import Forbidden, NotFound, Unauthorized
 
 FRESH_SEC = 1.0
@@ -44,8 +45,8 @@ ANYONE = Identity(None, None, None, frozenset(SCOPES))
 class Authenticator:
     """Lets in anyone who has a token, or anyone from this machine where none is needed."""
 
-    def __init__(self, engine: Engine, *, tokens: bool) -> None:
-        self._engine = engine
+    def __init__(self, find: Callable[[str], Awaitable[TokenInfo | None]], *, tokens: bool) -> None:
+        self._find_token = find
         self.tokens = tokens
         self._known: dict[str, tuple[float, Identity | None]] = {}
         self._asking: dict[str, asyncio.Task[Identity | None]] = {}
@@ -83,7 +84,7 @@ class Authenticator:
 
     async def _ask(self, secret: str) -> Identity | None:
         now = time.monotonic()
-        token = await find_token(self._engine, secret)
+        token = await self._find_token(secret)
         found = None if token is None else Identity(token.name, token.id, token.workspace_id, frozenset(token.scopes))
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()  # someone is guessing

@@ -49,7 +49,7 @@ async def find_failed(tx: Tx, engine: Engine, most: int) -> int | None:
 
 async def _mark(tx: Tx, engine: Engine, agents: list[tuple[str, str]]) -> None:
     await tx.run("check_claims_of", items=agents, now=tx.now)
-    work = UnitOfWork(tx, engine, Caller("duty:health"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:health"))
     for row in await tx.all("fail_agents", items=agents):
         work.emit_for(row["workspace"], "agent_status", data={"agent": row["id"], "status": "failed"})
         work.alert(row["workspace"], "agent_failed", agent=row["id"])

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
+from shiftwork.model.instructions import Instruction
 from shiftwork.model.task import Dollars, Fields, Name
 
 AgentStatus = Literal["active", "draining", "offline", "failed"]
@@ -25,6 +26,8 @@ class NewAgent(Fields):
     provider: Name | None = None
     """Whose models it uses, and on which account: agents that share them share their limits."""
     account: Name | None = None
+    accounts: list[Name] = []
+    """Several accounts of this provider that it can use: each claim names the one to use."""
     max_concurrent_tasks: MaxTasks | msgspec.UnsetType | None = msgspec.UNSET
     budget_remaining_usd: Dollars | None = None
     poll_interval_sec: Seconds | None = None
@@ -44,6 +47,7 @@ class AgentFields(TypedDict, total=False):
     models_available: list[str]
     provider: str | None
     account: str | None
+    accounts: list[str]
     max_concurrent_tasks: int | None
     budget_remaining_usd: float | None
     poll_interval_sec: float | None
@@ -63,6 +67,8 @@ class Agent(msgspec.Struct, frozen=True):
     models_available: list[str]
     provider: str | None
     account: str | None
+    accounts: list[str]
+    """All that it can use."""
     max_concurrent_tasks: int | None
     current_tasks: int
     status: str
@@ -98,3 +104,5 @@ class RuntimeHeartbeat(msgspec.Struct, frozen=True):
     slow_down_sec: float | None = None
     yields: dict[str, str] = {}
     """Claims that are asked to give their task back, and for what."""
+    instructions: dict[str, list[Instruction]] = {}
+    """By claim: what was sent to its holder and not yet acknowledged, in order."""

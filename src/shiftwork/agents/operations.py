@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from shiftwork.accounts import choice
 from shiftwork.agents.api import Agents, Registration, Runtimes
 from shiftwork.agents.model import Agent, AgentStatus, NewAgent, Runtime, RuntimeHeartbeat
 from shiftwork.budgets.policy import reached
@@ -16,7 +17,7 @@ from shiftwork.engine.lanes import wake_all
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import check, ids, reasons
-from shiftwork.model.errors import NotFound
+from shiftwork.model.errors import InputError, NotFound
 from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.states import IN_HAND, State
 from shiftwork.model.task import dollars, micros
@@ -32,6 +33,10 @@ async def register(tx: Tx, engine: Engine, caller: Caller, workspace: str, agent
     if new.restarted:
         await _recover(tx, engine, caller, workspace, new.id)
     settings = (await engine.settings_cache.load(tx, workspace)).settings()
+    accounts = sorted({*new.accounts, *([new.account] if new.account else [])})
+    if len(accounts) > 1 and new.provider is None:
+        hint = "Give the provider whose accounts they are."
+        raise InputError("several accounts need a provider", where="agent.provider", hint=hint)
     before = await tx.one("lock_agent", workspace=workspace, id=new.id)
     limit = settings.max_concurrent_tasks if new.max_concurrent_tasks is msgspec.UNSET else new.max_concurrent_tasks
     spent = before["spent"] + before["granted"] if before else 0
@@ -45,7 +50,8 @@ async def register(tx: Tx, engine: Engine, caller: Caller, workspace: str, agent
         capabilities=_json(new.capabilities),
         models=_json(new.models_available),
         provider=new.provider,
-        account=new.account,
+        account=accounts[0] if len(accounts) == 1 else None,
+        accounts=_json(accounts) if len(accounts) > 1 else None,
         max_concurrent_tasks=limit,
         budget=budget,
         told=reached(budget, before["spent"] if before else 0),
@@ -93,6 +99,7 @@ def _agent(row: Row, interval: float) -> Agent:
         models_available=msgspec.json.decode(row["models"]),
         provider=row["provider"],
         account=row["account"],
+        accounts=[name for name in choice.accounts_of(row) if name is not None],
         max_concurrent_tasks=row["max_concurrent_tasks"],
         current_tasks=int(row["current_tasks"]),
         status=row["status"],

@@ -75,7 +75,7 @@ async def _reclaim_gone(tx: Tx, engine: Engine) -> tuple[int, list[tuple[str, Ou
     for row, runtime in gone:
         if await _has_finished(tx, row, runtime):
             continue
-        caller = Caller("duty:presence")
+        caller = Caller("maintenance:presence")
         known += 1
         outcomes = await agents.report_gone(tx, engine, caller, row["workspace"], row["id"])
         returned += [(row["workspace"], outcome) for outcome in outcomes]

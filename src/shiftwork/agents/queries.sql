@@ -1,10 +1,10 @@
 -- name: upsert_agent
-insert into agents (workspace, id, type, types, capabilities, models, provider, account, max_concurrent_tasks, status, budget, told,
+insert into agents (workspace, id, type, types, capabilities, models, provider, account, accounts, max_concurrent_tasks, status, budget, told,
   poll_interval_sec, claim_ttl_sec, isolation_group, announced, registered_at, last_heartbeat)
-values (:workspace, :id, :type, :types, :capabilities, :models, :provider, :account, :max_concurrent_tasks, 'active', :budget, :told,
+values (:workspace, :id, :type, :types, :capabilities, :models, :provider, :account, :accounts, :max_concurrent_tasks, 'active', :budget, :told,
   :poll_interval_sec, :claim_ttl_sec, :isolation_group, true, :now, :now)
 on conflict (workspace, id) do update set type = excluded.type, types = excluded.types, capabilities = excluded.capabilities,
-  models = excluded.models, provider = excluded.provider, account = excluded.account, max_concurrent_tasks = excluded.max_concurrent_tasks, status = 'active', budget = excluded.budget, told = excluded.told,
+  models = excluded.models, provider = excluded.provider, account = excluded.account, accounts = excluded.accounts, max_concurrent_tasks = excluded.max_concurrent_tasks, status = 'active', budget = excluded.budget, told = excluded.told,
   poll_interval_sec = excluded.poll_interval_sec, claim_ttl_sec = excluded.claim_ttl_sec,
   isolation_group = excluded.isolation_group, announced = true, last_heartbeat = excluded.last_heartbeat,
   asked = null
@@ -40,11 +40,13 @@ update agents set last_heartbeat = :now, status = case when status = 'failed' th
 where workspace = :workspace and id = :id
 
 -- name: see_runtime
--- Any sign of life, answered with how long to go slow. Only a beat that named no task covers all of them.
+-- Any sign of life, answered with how long to go slow and whether any instruction waits in the workspace. Only a beat that
+-- named no task covers all of them.
 insert into runtimes (workspace, id, status, heartbeat_at, seen_at, registered_at) values (:workspace, :id, 'active', :heartbeat_at, :now, :now)
 on conflict (workspace, id) do update set status = 'active', seen_at = excluded.seen_at,
   heartbeat_at = coalesce(excluded.heartbeat_at, runtimes.heartbeat_at)
-returning (select max(g.until) from gates g where g.workspace = :workspace and g.kind = 'slowdown' and g.until > :now) as slow_until
+returning (select max(g.until) from gates g where g.workspace = :workspace and g.kind = 'slowdown' and g.until > :now) as slow_until,
+  exists (select 1 from instructions i where i.workspace = :workspace and i.open) as instructed
 
 -- name: runtimes_seen
 -- rows items: id text
@@ -99,6 +101,7 @@ select a.workspace, a.id, {postgres: greatest}{sqlite: max}(a.last_heartbeat, (
     where t.agent_id = a.id and t.workspace = a.workspace)) as heard_at
 from {items} join agents a on a.workspace = items.workspace
 where a.status in ('active', 'draining') and a.last_heartbeat <= items.before
+  and a.id not like 'shiftwork-batch-%' -- no process: its tasks wait at a provider
   and (a.announced or exists (select 1 from tasks t where t.agent_id = a.id and t.workspace = a.workspace))
   and not exists (
     select 1 from tasks t left join runtimes r on r.workspace = t.workspace and r.id = t.runtime_id

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from shiftwork.artifacts.model import Artifact, Attached, Role
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import lock_claims, refusal
+from shiftwork.engine.new_events import NewEvent
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.limits import quotas
 from shiftwork.model import ids
@@ -139,8 +140,17 @@ async def _attach(work: UnitOfWork, task: Row, row: Row, owner: Owner) -> None:
     if added is not None:
         data = {**_facts(row), "name": owner.name or None}
         work.add_event(
-            [work.now, workspace, owner.task_id, task["dag_id"], "attached", None, actor, work.caller.request_id]
-            + [owner.token.fence if owner.token else None, None, data]
+            NewEvent(
+                work.now,
+                workspace,
+                "attached",
+                actor,
+                owner.task_id,
+                task["dag_id"],
+                request_id=work.caller.request_id,
+                fence=owner.token.fence if owner.token else None,
+                data=data,
+            )
         )
 
 

@@ -13,6 +13,7 @@ from shiftwork.artifacts.blob_store import StoredBlob, check_place, is_place
 from shiftwork.artifacts.file_errors import as_store_error
 from shiftwork.artifacts.spool import BLOCK
 from shiftwork.model.errors import ArtifactDamaged
+from shiftwork.store import crash_points
 
 INCOMING = "incoming"
 
@@ -36,7 +37,9 @@ class FolderBlobStore:
             _flush(file)
         self._make(place.parent)
         with as_store_error(str(place)):
+            crash_points.reach("before storing bytes")
             file.rename(place)
+            crash_points.reach("after storing bytes")
             _flush(place.parent)
 
     def _make(self, folder: Path) -> Path:

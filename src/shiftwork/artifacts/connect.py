@@ -1,4 +1,4 @@
-"""Opens the blob store that a URL names, or the folder beside a SQLite file."""
+"""Opens the blob store that a URL names, or the folder next to a SQLite file."""
 
 from __future__ import annotations
 

@@ -63,7 +63,12 @@ async def _sweep(engine: Engine, blob_store: BlobStore) -> int:
     page = await blob_store.page(mark["mark"], engine.swept_to, BATCH)
     engine.swept_to = page[-1].place if len(page) == BATCH else None
     old = [(found.place,) for found in page if found.written_at < before]
-    rows = await engine.store.read(lambda tx: tx.all("known_places", items=old)) if old else []
-    orphans = sorted({place for (place,) in old} - {row["place"] for row in rows})
+    if not engine.others and await engine.store.read(lambda tx: tx.one("has_routes")) is not None:
+        return 0  # a workspace that has left may use what is here: only a process that sees all databases knows
+    known: set[str] = set()
+    for each in (engine, *engine.others):
+        rows = await each.store.read(lambda tx: tx.all("known_places", items=old)) if old else []
+        known |= {row["place"] for row in rows}
+    orphans = sorted({place for (place,) in old} - known)
     await blob_store.remove(orphans)
     return len(orphans) + await blob_store.tidy(before)

@@ -59,7 +59,7 @@ insert into artifact_uses (task_id, role, hash, name, workspace, at, actor)
 values (:task, :role, :hash, :name, :workspace, :now, :actor) on conflict do nothing returning task_id
 
 -- name: artifacts_of_task
--- SQLite must be told where to begin: without statistics it reads the whole workspace.
+-- SQLite needs a hint for where to begin: without statistics it reads the whole workspace.
 select u.role, u.name, u.at, u.actor, a.hash, a.size, a.media_type from artifact_uses u
 {sqlite: cross} join artifacts a on a.workspace = u.workspace and a.hash = u.hash
 where u.task_id = :id and {sqlite: +}u.workspace = :workspace order by u.at, u.role, u.name, u.hash

@@ -23,7 +23,7 @@ _Uses = Mapping[Token, tuple[int, int, bool]]
 
 async def count_in(tx: Tx, engine: Engine, found: Row) -> int:
     """Put the next page of work under a new budget, with all that it has cost and may still cost; how much that was."""
-    work = UnitOfWork(tx, engine, Caller("duty:budgets"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:budgets"))
     return await (_count_day if found["kind"] == "day" else _count_dag)(work, found)
 
 

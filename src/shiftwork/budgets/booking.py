@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from shiftwork.accounts.windows import AccountWindows
 from shiftwork.budgets import policy as budget
 from shiftwork.budgets.allocator import let_go, to_save
 from shiftwork.engine.lanes import wake_all
+from shiftwork.engine.new_events import NewEvent
 from shiftwork.engine.unit_of_work import AttemptEnd, Participant, UnitOfWork
 from shiftwork.model import ids
 from shiftwork.model.errors import InputError
@@ -61,7 +63,7 @@ class UsageAmounts(NamedTuple):
     tokens_out: int = 0
 
     def plus(self, usage: Usage) -> UsageAmounts:
-        cost = self.cost + micros(usage.cost_usd)
+        cost = self.cost + micros(usage.cost_usd or 0)
         return UsageAmounts(cost, self.tokens_in + usage.tokens_in, self.tokens_out + usage.tokens_out)
 
 
@@ -117,14 +119,17 @@ class CostChanges(Participant):
         data = {"limit_usd": dollars(row["estimated_cost"]), "spent_usd": dollars(row["attempt_cost"])}
         work = self.work
         work.add_event(
-            [work.now, row["workspace"], row["id"], row["dag_id"], "overrun", None]
-            + [
+            NewEvent(
+                work.now,
+                row["workspace"],
+                "overrun",
                 work.caller.for_agent(row["agent_id"]),
-                work.request_of(row["id"], row["fence"]),
-                row["fence"],
-                None,
-                data,
-            ]
+                row["id"],
+                row["dag_id"],
+                request_id=work.request_of(row["id"], row["fence"]),
+                fence=row["fence"],
+                data=data,
+            )
         )
 
     async def book_late(self, token: Token, usage: Usage, *, last: bool) -> bool:
@@ -166,6 +171,9 @@ class CostChanges(Participant):
         ]
         if items:
             await self.work.tx.run("book_costs", items=sorted(items))
+        for token, row, model, used in booked:
+            tokens = used.tokens_in + used.tokens_out
+            self.work.part(AccountWindows).use(token, row, model, tokens, dollars(used.cost))
 
     def attempt_ended(self, end: AttemptEnd) -> None:
         row = end.row

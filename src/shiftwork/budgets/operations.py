@@ -211,7 +211,7 @@ async def _reopen(tx: Tx, engine: Engine, found: Row) -> bool:
     if await tx.all("held_under", id=row["id"], count=1):
         return False
     await tx.run("save_budgets", items=[to_save({**row, "closed_at": None})])
-    work = UnitOfWork(tx, engine, Caller("duty:budgets"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:budgets"))
     data = {"budget": row["kind"], "id": shown(row)}
     work.emit_for(row["workspace"], "budget_opened", dag_id=dag_of(row), data=data)
     await work.save_events()

@@ -1,4 +1,4 @@
-"""`artifact`: content kept beside the queue, for files that are too large for a payload or a result."""
+"""`artifact`: content kept next to the queue, for files that are too large for a payload or a result."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _print_report(report: PassReport) -> None:
 
 
 def listen_for_stop() -> asyncio.Event:
-    """Set when the process is told to stop. Before it says that it runs: anyone who reads that may stop it at once."""
+    """Set when the process is asked to stop. Installed before it reports that it runs: a stop may follow at once."""
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -96,7 +96,7 @@ CANCEL_AGAIN_SEC = 1.0
 
 
 async def until_stopped(stopped: asyncio.Event, *endless: Coroutine[Any, Any, None]) -> None:
-    """Run until the process is told to stop, or one of these fails."""
+    """Run until the process is asked to stop, or one of these fails."""
     tasks = [asyncio.ensure_future(each) for each in (*endless, stopped.wait())]
     done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     while running:

@@ -49,7 +49,7 @@ MEANING: dict[ExitCode, str] = {
     ExitCode.UNAVAILABLE: "the store cannot serve now: it is not there, too old, too new, locked, full, "
     "read-only or damaged",
     ExitCode.FORBIDDEN: "the server does not know who asks, or they may not do this",
-    ExitCode.NO_PROOF: "`prove` hurt no process, so nothing is proven",
+    ExitCode.NO_PROOF: "a fault that `prove` should have injected did not happen, so it is not proven",
     ExitCode.TASK_FAILED: "the task or DAG whose result was waited for failed",
     ExitCode.TASK_CANCELLED: "it was cancelled",
     ExitCode.NOT_ENDED: "it has not ended in the time given to `--wait`",

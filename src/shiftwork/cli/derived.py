@@ -113,7 +113,7 @@ def show(answer: Any) -> None:
 
 def _show_list(items: Sequence[Any]) -> None:
     if not items or not isinstance(items[0], msgspec.Struct):
-        printing.table(["value"], [[item] for item in items], "nothing")
+        printing.table(["value"], [[item] for item in items])
         return
     columns = [name for name, value in _fields(items[0]) if not isinstance(value, dict | list | msgspec.Struct)]
     shown = columns[:MAX_COLUMNS]

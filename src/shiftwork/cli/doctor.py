@@ -190,10 +190,11 @@ async def _ask(dsn: str, query: str, *values: Any) -> list[Any]:
     """What the server itself says, outside of the queue's tables."""
     import asyncpg  # noqa: PLC0415  # an extra
 
+    from shiftwork.store.postgres_connecting import open_connection  # noqa: PLC0415  # likewise
     from shiftwork.store.postgres_errors import translate  # noqa: PLC0415  # likewise
 
     try:
-        connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0)
+        connection = await open_connection(dsn, statement_cache_size=0)
         try:
             return list(await connection.fetch(query, *values))
         finally:
@@ -264,18 +265,18 @@ async def _missing(queue: Queue, roots: list[str]) -> list[Any]:
     return list(await queue.engine.store.read(lambda tx: tx.all("missing_dependencies", items=items)))
 
 
-async def _duties(queue: AnyQueue) -> list[Finding]:
+async def _maintenance(queue: AnyQueue) -> list[Finding]:
     """Without maintenance no dead worker is noticed, and no retry comes back."""
     counts = (await queue.status()).counts
     waiting = sum(counts.get(state, 0) for state in [*CLAIMED_STATES, State.RETRYING])
     jobs = await queue.control.maintenance()
-    last = max((duty.last_run_at or 0.0 for duty in jobs), default=0.0)
+    last = max((job.last_run_at or 0.0 for job in jobs), default=0.0)
     if not waiting or queue.now() - last < DUTIES_LATE_SEC:
         ran = f"last ran {printing.when(last)}" if last else "have nothing to do yet"
-        return _late(jobs, last, queue.now()) + _resting(jobs) or [Finding("ok", "duties", ran)]
+        return _late(jobs, last, queue.now()) + _resting(jobs) or [Finding("ok", "maintenance", ran)]
     ran = printing.when(last) if last else "never"
     what = f"{waiting} tasks are held or wait for a retry, and maintenance last ran {ran}"
-    return [Finding("warning", "duties", what, "Start a worker, or run `shiftwork duties --run` from cron.")]
+    return [Finding("warning", "maintenance", what, "Start a worker, or run `shiftwork maintenance --run` from cron.")]
 
 
 def _late(jobs: list[MaintenanceJob], last: float, now: float) -> list[Finding]:
@@ -284,13 +285,13 @@ def _late(jobs: list[MaintenanceJob], last: float, now: float) -> list[Finding]:
     if not late or now - last >= DUTIES_LATE_SEC:
         return []
     what = f"maintenance runs, but these jobs are late: {', '.join(late)}"
-    return [Finding("warning", "duties", what, "See the log of the servers and workers.")]
+    return [Finding("warning", "maintenance", what, "See the log of the servers and workers.")]
 
 
 def _resting(jobs: list[MaintenanceJob]) -> list[Finding]:
     rests = [job for job in jobs if job.name == "reclaim" and job.rests_until]
     return [
-        Finding("ok", "duties", f"silent agents keep their work until {printing.when(job.rests_until)}: {job.why}")
+        Finding("ok", "maintenance", f"silent agents keep their work until {printing.when(job.rests_until)}: {job.why}")
         for job in rests
     ]
 
@@ -310,6 +311,17 @@ async def _transactions(queue: Queue) -> list[Finding]:
         )
         for row in rows
     ] or [Finding("ok", "transactions", f"none is older than {OLD_TRANSACTION_SEC} s")]
+
+
+async def _contracts(queue: Queue) -> list[Finding]:
+    """Whether the last upgrade was ended."""
+    from shiftwork.store import migrating  # noqa: PLC0415  # no store for `--help`
+
+    left = [migration.title for migration in (await migrating.look(queue.url, contract=True)).needed]
+    if not left:
+        return [Finding("ok", "upgrade", "ended: programs of older versions are refused")]
+    what = f"not ended, so that programs of the version before can work: {', '.join(left)}"
+    return [Finding("warning", "upgrade", what, "When none of them runs, run `shiftwork migrate --contract`.")]
 
 
 async def _indexes(queue: Queue) -> list[Finding]:
@@ -392,7 +404,8 @@ CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "clock": _clock,
     "waiting": _waiting,
     "dependencies": _dependencies,
-    "duties": _duties,
+    "maintenance": _maintenance,
+    "upgrade": _contracts,
     "indexes": _indexes,
     "content": _content,
     "quotas": _quotas,
@@ -403,7 +416,7 @@ CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
 CHECKS_OF_SERVERS: dict[str, Callable[[AnyQueue], Awaitable[list[Finding]]]] = {
     "clock": _clock,
     "waiting": _waiting,
-    "duties": _duties,
+    "maintenance": _maintenance,
     "quotas": _quotas,
 }
 """What a server tells; the rest is checked where its store is."""

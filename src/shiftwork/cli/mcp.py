@@ -17,14 +17,14 @@ import click
 from shiftwork import logs
 from shiftwork.cli import values
 from shiftwork.cli.shell import Answer, Command, Shell, current, filled, refuse
-from shiftwork.mcp.tool import ROLES
+from shiftwork.mcp.roles import ROLES
 from shiftwork.model.errors import InputError
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
 
 
-def _place(_context: click.Context, _option: click.Parameter, given: str | None) -> tuple[str, int] | None:
+def listen_place(_context: click.Context, _option: click.Parameter, given: str | None) -> tuple[str, int] | None:
     """HOST:PORT, or a port of this machine."""
     if given is None:
         return None
@@ -38,11 +38,24 @@ def _place(_context: click.Context, _option: click.Parameter, given: str | None)
 @click.option(
     "--http",
     "place",
-    callback=_place,
+    callback=listen_place,
     metavar="HOST:PORT",
     help="Serve many clients over streamable HTTP at /mcp, instead of one over standard input and output.",
 )
 @click.option("--tokens", is_flag=True, help="With --http: require a token (`shiftwork tokens create`).")
+@click.option(
+    "--public-url",
+    metavar="URL",
+    callback=filled,
+    help="With --tokens: how clients reach this server, without /mcp, where a proxy is in front of it.",
+)
+@click.option(
+    "--authorization-server",
+    "authorization_servers",
+    multiple=True,
+    metavar="URL",
+    help="With --tokens: an OAuth server that hands out this server's tokens, for its metadata. Repeatable.",
+)
 @click.option("--role", type=click.Choice(ROLES), default="all", show_default=True, help="Which tools to offer.")
 @click.option(
     "--agent",
@@ -63,14 +76,24 @@ def _place(_context: click.Context, _option: click.Parameter, given: str | None)
     show_default=True,
     help="How long a claim is kept alive for an agent that does not name it.",
 )
-def mcp(*, place: tuple[str, int] | None, tokens: bool, agent: str | None, **offers: Any) -> Answer:
+def mcp(
+    *,
+    place: tuple[str, int] | None,
+    tokens: bool,
+    public_url: str | None,
+    authorization_servers: tuple[str, ...],
+    agent: str | None,
+    **offers: Any,
+) -> Answer:
     """Serve agents that speak MCP, on standard input and output or over HTTP, until they or someone end it."""
     shell = current()
     if tokens and place is None:
         refuse("--tokens is for --http; over standard input and output there is only one caller")
+    if (public_url or authorization_servers) and not tokens:
+        refuse("--public-url and --authorization-server describe a server that needs --tokens")
     try:
-        from shiftwork.mcp import over_http, over_stdio  # noqa: PLC0415  # no SDK for `--help`
-        from shiftwork.mcp.desk import Options  # noqa: PLC0415  # nor here
+        from shiftwork.mcp import http_transport, stdio_transport  # noqa: PLC0415  # no SDK for `--help`
+        from shiftwork.mcp.mcp_server import Options  # noqa: PLC0415  # nor here
     except ImportError as error:
         raise InputError(
             f"the MCP server needs {error.name}, which is not installed", hint="pip install 'shiftwork[mcp]'"
@@ -80,12 +103,16 @@ def mcp(*, place: tuple[str, int] | None, tokens: bool, agent: str | None, **off
     if place is None:
         # A read of standard input cannot be interrupted, so Ctrl-C ends the process at once: what was answered stands.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        asyncio.run(_run(shell, functools.partial(over_stdio.serve, options=options)))
+        asyncio.run(_run(shell, functools.partial(stdio_transport.serve, options=options)))
         return None
-    listening = over_http.ListenAddress(*place, tokens=tokens)
-    over_http.check_place(listening)
-    announce = functools.partial(_announce, shell)
-    asyncio.run(_run(shell, functools.partial(over_http.serve, options=options, place=listening, announce=announce)))
+    listening = http_transport.ListenAddress(
+        *place, tokens=tokens, public_url=public_url, authorization_servers=authorization_servers
+    )
+    http_transport.check_place(listening)
+    serve = functools.partial(
+        http_transport.serve, options=options, place=listening, announce=functools.partial(_announce, shell)
+    )
+    asyncio.run(_run(shell, serve))
     return None
 
 

@@ -1,4 +1,4 @@
-"""Commands on the queue as a whole: `status`, `pause`, `resume`, `purge`, `rebalance`, `events`, `duties`."""
+"""Commands on the queue as a whole: `status`, `pause`, `resume`, `purge`, `rebalance`, `events`, `maintenance`."""
 
 from __future__ import annotations
 
@@ -171,24 +171,24 @@ def _event(shell: Shell, event: Event) -> None:
 
 @click.command(cls=Command)
 @click.option("--run", is_flag=True, help="Run every job now.")
-def duties(*, run: bool) -> Answer:
+def maintenance(*, run: bool) -> Answer:
     """Show when each maintenance job last ran and what it did. Workers and servers run them on their own."""
-    return asyncio.run(_run_duties(current())) if run else _show_duties()
+    return asyncio.run(_run_maintenance(current())) if run else _show_maintenance()
 
 
-async def _run_duties(shell: Shell) -> Answer:
+async def _run_maintenance(shell: Shell) -> Answer:
     from shiftwork.maintenance.loop import run_once  # noqa: PLC0415  # needed for this alone
 
     async with await shell.open_database() as queue:
         done = await run_once(queue.engine, force=True)
     shell.answer(
-        done, lambda: printing.table(["duty", "did"], [(n, _counts(c)) for n, c in done.items()], "nothing to do")
+        done, lambda: printing.table(["job", "did"], [(n, _counts(c)) for n, c in done.items()], "nothing to do")
     )
     return None
 
 
 @with_queue()
-async def _show_duties(shell: Shell, queue: AnyQueue) -> Answer:
+async def _show_maintenance(shell: Shell, queue: AnyQueue) -> Answer:
     found = await queue.control.maintenance()
     now = queue.now()
     rows = [
@@ -201,7 +201,7 @@ async def _show_duties(shell: Shell, queue: AnyQueue) -> Answer:
         )
         for d in found
     ]
-    heads = ["duty", "last ran", "took", "did", "late or resting"]
+    heads = ["job", "last ran", "took", "did", "late or resting"]
     shell.answer(found, lambda: printing.table(heads, rows, "no job has run yet"))
     return None
 

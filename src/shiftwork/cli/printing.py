@@ -125,6 +125,8 @@ def clip(text: str | None, most: int = 60) -> str:
 def _cell(value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(_cell(inner) for inner in value)
     if isinstance(value, float):
@@ -134,7 +136,7 @@ def _cell(value: object) -> str:
     return clean(str(value)).replace("\n", " ")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "nothing") -> None:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "none") -> None:
     """Rows under headings: as wide as the terminal allows, or whole when they go to a file or a pipe."""
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:

@@ -101,7 +101,7 @@ def _cooldown(found: Cooldown, now: float) -> tuple[object, ...]:
     return (
         found.key,
         who,
-        printing.ago(found.until, now),
+        "it is lifted" if found.until is None else printing.ago(found.until, now),
         printing.ago(found.since, now),
         printing.clip(found.reason),
         found.by,
@@ -115,6 +115,7 @@ def _cooldown(found: Cooldown, now: float) -> tuple[object, ...]:
 @with_queue(create=True)
 async def set_cooldown(shell: Shell, queue: AnyQueue, *, key: str, seconds: float, reason: str | None) -> Answer:
     found = await queue.cooldowns.set(key, seconds, reason)
+    assert found.until is not None
     text = f"{printing.clean(found.key)} cools down until {printing.when(found.until)}"
     shell.answer(found, lambda: click.echo(text))
     return None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import click
 
+from shiftwork.cli.a2a import a2a
+from shiftwork.cli.accounts import accounts
 from shiftwork.cli.artifacts import artifacts
+from shiftwork.cli.batches import batches
 from shiftwork.cli.capacity import backpressure
 from shiftwork.cli.changing import rerun, update
 from shiftwork.cli.copying import copy, restore, snapshot
@@ -18,9 +21,9 @@ from shiftwork.cli.looking import explain, history, list_, search, show_task
 from shiftwork.cli.mcp import mcp
 from shiftwork.cli.metering import metrics
 from shiftwork.cli.observing import alerts, dags, failures
-from shiftwork.cli.operating import duties, events, pause, rebalance, resume, status
+from shiftwork.cli.operating import events, maintenance, pause, rebalance, resume, status
 from shiftwork.cli.protecting import breakers, cooldowns, limits
-from shiftwork.cli.proving import prove
+from shiftwork.cli.proving import prove, soak
 from shiftwork.cli.quotas import quotas
 from shiftwork.cli.results import result
 from shiftwork.cli.serving import serve
@@ -36,6 +39,7 @@ from shiftwork.cli.setup import (
 )
 from shiftwork.cli.sinks import deliveries, sinks
 from shiftwork.cli.spending import budgets, costs
+from shiftwork.cli.steering import instructions, tell
 from shiftwork.cli.steps import step, steps
 from shiftwork.cli.streams import bridge
 from shiftwork.cli.submitting import submit
@@ -47,6 +51,7 @@ from shiftwork.cli.waiting import answer, approvals, approve, signal, wait
 from shiftwork.cli.watching import watch
 from shiftwork.cli.work import demo, work
 from shiftwork.cli.working import claim, complete, fail, heartbeat, message, progress, release, start, verdict
+from shiftwork.cli.workspaces import workspaces
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
@@ -62,15 +67,15 @@ SECTIONS: dict[str, list[click.Command]] = {
     ],
     "Work": [
         *[work, claim, start, heartbeat, progress, message, complete, verdict, fail, release],
-        *[step, effects, artifacts, wait, mcp],
+        *[step, effects, artifacts, wait, mcp, a2a],
     ],
-    "People": [approvals, approve, answer, signal],
-    "Watch": [watch, status, agents, alerts, failures, events, metrics, costs],
-    "Protection": [breakers, cooldowns, limits, budgets, quotas, backpressure],
+    "People": [approvals, approve, answer, tell, instructions, signal],
+    "Watch": [watch, status, agents, batches, alerts, failures, events, metrics, costs],
+    "Protection": [accounts, breakers, cooldowns, limits, budgets, quotas, backpressure],
     "Automation": [triggers, sinks, deliveries],
     "Operate": [
-        *[serve, pause, resume, purge, rebalance, duties],
-        *[settings, types, tokens, migrate, doctor, prove, bridge],
+        *[serve, pause, resume, purge, rebalance, maintenance],
+        *[settings, types, tokens, workspaces, migrate, doctor, prove, soak, bridge],
     ],
     "Data": [snapshot, restore, copy],
     "This program": [demo, show_config, show_help, completion, version],

@@ -35,6 +35,13 @@ VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
     type=click.Choice(VIEWS),
     help="The view for callers that name none [default: the profile's].",
 )
+@click.option(
+    "--public-url",
+    envvar="SHIFTWORK_PUBLIC_URL",
+    show_envvar=True,
+    metavar="URL",
+    help="Where people open the dashboard: notifications link to it.",
+)
 @click.option("--tokens", is_flag=True, help="Require a token (`shiftwork tokens create`).")
 @click.option(
     "--artifacts",
@@ -94,6 +101,7 @@ def serve(  # noqa: PLR0913  # an option each
     port: int,
     profile: str,
     view: str | None,
+    public_url: str | None,
     tokens: bool,
     artifacts: str | None,
     snapshots: str | None,
@@ -126,8 +134,9 @@ def serve(  # noqa: PLR0913  # an option each
         profile=profile,
         view=view,
         tokens=tokens,
+        public_url=public_url,
         test_clock=test_clock,
-        duties=not no_duties,
+        maintenance=not no_duties,
         on_below_minimum=on_below_minimum,
         artifacts=artifacts,
         snapshots=snapshots,

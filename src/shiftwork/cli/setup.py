@@ -14,13 +14,14 @@ from shiftwork import config
 from shiftwork.cli import printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.groups import Group
-from shiftwork.cli.shell import Answer, Command, Shell, current, with_queue
+from shiftwork.cli.shell import Answer, Command, Shell, current, refuse_absent, with_queue
 from shiftwork.model.errors import StoreNeedsMigration, UnknownSetting
 from shiftwork.settings.resolve import KEYS, nearest
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
     from shiftwork.settings.model import InForce
+    from shiftwork.store.migrating import Lacking
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -95,26 +96,81 @@ async def profile(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 
 @click.command(cls=Command)
 @click.option("--check", is_flag=True, help="Change nothing; exit code 1 if there is something to do.")
-def migrate(*, check: bool) -> Answer:
-    """Make the queue, or bring its schema up to date."""
+@click.option("--dry-run", is_flag=True, help="Change nothing; show what each migration would do.")
+@click.option("--sql", is_flag=True, help="Change nothing; print the SQL, for psql or sqlite3.")
+@click.option("--contract", is_flag=True, help="Also what ends the work of older versions: stop them first.")
+def migrate(*, check: bool, dry_run: bool, sql: bool, contract: bool) -> Answer:
+    """Make the queue, or bring its schema up to date.
+
+    A new version works next to the one before. When no process of the older one runs any more, --contract ends the
+    upgrade.
+    """
     shell = current()
+    shell.refuse_server()
+    if check + dry_run + sql > 1:
+        raise click.UsageError("--check, --dry-run and --sql exclude each other.")
+    from shiftwork.databases.map_file import addresses  # noqa: PLC0415  # no store for `--help`
+
+    answer: Answer = None
+    for address in addresses(shell.store):
+        shell.store = address
+        answer = _migrate(shell, check=check, dry_run=dry_run, sql=sql, contract=contract) or answer
+    return answer
+
+
+def _migrate(shell: Shell, *, check: bool, dry_run: bool, sql: bool, contract: bool) -> Answer:
+    """One database; those of a map are answered for one after the other."""
+    if sql or dry_run:
+        lacking = asyncio.run(_look(shell, contract=contract))
+        (_print_script if sql else _print_effects)(shell, lacking)
+        return None
     try:
-        schema = asyncio.run(_schema(shell, create=not check))
+        schema, left = asyncio.run(_schema(shell, check=check, contract=contract))
     except StoreNeedsMigration as error:
         fields = {"up_to_date": False, "what": error.what, "hint": error.hint}
         shell.answer(fields, functools.partial(click.echo, f"{error.what}. {error.hint}"))
         return ExitCode.FAILED
-    answer = {"up_to_date": True, "schema": schema}
-    shell.answer(answer, lambda: click.echo(f"The schema is up to date: {schema}"))
+    text = f"The schema is up to date: {schema}"
+    if left:
+        text += f"\nLeft for when no older version runs any more: {', '.join(left)}. Then: shiftwork migrate --contract"
+    shell.answer({"up_to_date": True, "schema": schema, "contracts": left}, lambda: click.echo(text))
     return None
 
 
-async def _schema(shell: Shell, *, create: bool) -> str:
-    from shiftwork.store.migrate import migrations  # noqa: PLC0415  # no store for `--help`
+async def _look(shell: Shell, *, contract: bool) -> Lacking:
+    from shiftwork.store import migrating  # noqa: PLC0415  # no store for `--help`
 
-    async with await shell.open_database(create=create) as queue:
-        newest = migrations("sqlite" if queue.url.startswith("sqlite") else "postgres")[-1]
-        return f"{newest.number:04d}_{newest.name}"
+    return await migrating.look(shell.store, contract=contract)
+
+
+def _print_script(shell: Shell, lacking: Lacking) -> None:
+    shell.answer({"sql": lacking.script}, lambda: click.echo(lacking.script, nl=False))
+
+
+def _print_effects(shell: Shell, lacking: Lacking) -> None:
+    from shiftwork.store.migrating import effect  # noqa: PLC0415  # no store for `--help`
+
+    effects = [effect(migration) for migration in lacking.needed]
+    rows = [(each.migration, *(", ".join(names) for names in each[1:])) for each in effects]
+    shell.answer(
+        effects,
+        lambda: printing.table(["migration", "creates", "changes", "indexes"], rows, "the schema is up to date"),
+    )
+
+
+async def _schema(shell: Shell, *, check: bool, contract: bool) -> tuple[str, list[str]]:
+    """The newest migration, and the contracts that were not applied."""
+    from shiftwork.store import migrate, opening  # noqa: PLC0415  # no store for `--help`
+
+    if check:
+        refuse_absent(shell.store)
+        migrate.refuse_unmigrated((await _look(shell, contract=contract)).needed)
+    else:
+        await (await shell.open_database(create=True)).close()
+        if contract:
+            await (await opening.open_store(shell.store, migrate_schema="contract")).close()
+    left = (await _look(shell, contract=True)).needed
+    return migrate.sources()[-1].title, [migration.title for migration in left]
 
 
 @click.command("config", cls=Command)

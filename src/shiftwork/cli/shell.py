@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Answer = int | None
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-KINDS = frozenset({"sqlite", "postgresql", "postgres", "http", "https"})
+KINDS = frozenset({"sqlite", "postgresql", "postgres", "http", "https", "shiftwork+map"})
 
 PATIENCE_SEC = 2.0
 """A person waits: a server that cannot be reached is soon said to be away."""
@@ -118,9 +118,9 @@ def is_server(url: str) -> bool:
 def usable(url: str, source: str = "--store") -> str:
     """Refuse what a command can open no queue at."""
     refuse_memory(url, source)
-    scheme = url.partition("://")[0]
+    scheme = url.partition(":")[0]
     if scheme not in KINDS:
-        hint = "Use sqlite:///file.db, postgresql://… or a server at http://…"
+        hint = "Use sqlite:///file.db, postgresql://…, shiftwork+map:/path/map.toml or a server at http://…"
         raise InputError(f"{scheme or url!r} is not a kind of store", where=source, hint=hint)
     return url
 
@@ -266,6 +266,6 @@ def message(error: dict[str, Any]) -> str:
 def end(error: dict[str, Any], code: ExitCode, *, in_json: bool) -> NoReturn:
     """Tell what went wrong, and end the process."""
     text = printing.encoded(error).decode() if in_json else printing.clean(message(error))
-    with suppress(OSError):  # no one can be told, but the code can
+    with suppress(OSError):  # the message cannot be shown, but the exit code remains
         click.echo(text, err=True)
     sys.exit(code)

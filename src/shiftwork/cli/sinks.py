@@ -34,7 +34,7 @@ _WANTED = [
 _REACHED = [
     click.option(
         "--secret-file", "secret", type=values.text_file, metavar="FILE",
-        help="Holds the signing secret of a webhook (whsec_…) or the password at the mail server; - for stdin.",
+        help="The signing secret of a webhook (whsec_…) or Slack app, or the mail server's password; - for stdin.",
     ),
     click.option("--server", metavar="URL", help="For e-mail: smtp://user@host:587 or smtps://user@host:465."),
     click.option("--sender", metavar="ADDRESS", help="For e-mail: whom it is from."),
@@ -52,20 +52,22 @@ def _options(*groups: list[Any]) -> Callable[[Callable[..., Answer]], Callable[.
 
 @listing("sinks")
 def sinks() -> None:
-    """Say who is notified of alerts and events: webhooks, Slack, e-mail. Alone: the list."""
+    """Say who is notified of alerts and events: webhooks, Slack, e-mail, apprise. Alone: the list."""
 
 
 @sinks.command()
 @click.argument("name")
 @click.argument("address")
-@click.option("--kind", type=click.Choice(["webhook", "slack", "email"]), default="webhook", show_default=True)
+@click.option(
+    "--kind", type=click.Choice(["webhook", "slack", "email", "apprise"]), default="webhook", show_default=True
+)
 @click.option("--allow-private", is_flag=True, help="Allow an address that is not public.")
 @_options(_REACHED, _WANTED)
 @with_queue(create=True)
 async def add(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
     """Tell ADDRESS of what happens from now on: a URL, or e-mail addresses with commas between.
 
-    Without --alert and --event all alerts are told. A webhook is signed; its secret is shown now and never again.
+    Without --alert and --event all alerts are sent. A webhook is signed; its secret is shown now and never again.
     """
     added = await queue.sinks.add(**_fields(given))
     shell.answer(added, lambda: click.echo(added.secret or f"{printing.clean(added.sink.name)} added"))

@@ -47,10 +47,10 @@ def redis(*, withdraw: bool, once: bool, no_duties: bool, **options: Any) -> Ans
     if withdraw and options["role"] == "worker":
         refuse("--withdraw is for the role orchestrator, which offers work")
     logs.set_up(json=False)
-    return asyncio.run(_redis(current(), options, withdraw=withdraw, once=once, duties=not no_duties))
+    return asyncio.run(_redis(current(), options, withdraw=withdraw, once=once, maintenance=not no_duties))
 
 
-async def _redis(shell: Shell, options: dict[str, Any], *, withdraw: bool, once: bool, duties: bool) -> Answer:
+async def _redis(shell: Shell, options: dict[str, Any], *, withdraw: bool, once: bool, maintenance: bool) -> Answer:
     from shiftwork.compat.bridges.redis import running  # noqa: PLC0415  # no bridge for `--help`
     from shiftwork.compat.bridges.redis.orchestrator import Orchestrator  # noqa: PLC0415  # nor here
     from shiftwork.upkeep import upkeep  # noqa: PLC0415  # nor here
@@ -65,7 +65,7 @@ async def _redis(shell: Shell, options: dict[str, Any], *, withdraw: bool, once:
         else:
             stopped = listen_for_stop()
             _print(shell, "carrying", options["role"])
-            others = upkeep(queue) if duties else []
+            others = upkeep(queue) if maintenance else []
             await until_stopped(stopped, running.look_until(side, stopped), *others)
     return None
 

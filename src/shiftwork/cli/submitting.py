@@ -61,6 +61,7 @@ def _check(
 @click.option("--issue", "issue_id", help="The issue it belongs to.")
 @click.option("--serial-key", help="One task of this key runs at a time, where serialize_by is key.")
 @click.option("--agent", "target_agent_id", callback=filled, help="Only this agent can claim it.")
+@click.option("--urgency", type=click.Choice(["normal", "batch"]), help="batch: it may wait a day, at half the price.")
 @click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
 @click.option("--at", "run_at", type=values.when, help="Start not before this ISO time, or from now: 15m, 2h, 3d.")
 @click.option(

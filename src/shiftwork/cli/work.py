@@ -50,7 +50,13 @@ _OF_COMMANDS = [
     click.option(
         "--provider", metavar="NAME", help="The provider account; agents that share it share its rate limits."
     ),
-    click.option("--account", metavar="NAME", help="On which account; likewise."),
+    click.option(
+        "--account",
+        "accounts",
+        multiple=True,
+        metavar="NAME",
+        help="On which account; likewise. Repeatable: each claim names the one to use.",
+    ),
     click.option(
         "--agent",
         "agent_id",
@@ -69,7 +75,28 @@ _OF_COMMANDS = [
     click.option(
         "--resume-args", metavar="WORDS", callback=_words, help="Added to resume a session: '--resume {session_id}'."
     ),
+    click.option(
+        "--acp",
+        metavar="COMMAND",
+        callback=_words,
+        help="An agent of the Agent Client Protocol instead of a command after --: 'gemini --experimental-acp'.",
+    ),
+    click.option(
+        "--permissions",
+        type=click.Choice(["allow", "deny", "ask"]),
+        help="What an ACP agent is answered that asks for permission; ask puts it to a person [default: deny].",
+    ),
     click.option("--work-dir", metavar="FOLDER", help="The parent of the tasks' folders [default: next to the queue]."),
+    click.option(
+        "--worktree",
+        metavar="REPO[@BASE]",
+        help="Make each task's folder a git worktree on a branch of its own; its diff becomes an artifact.",
+    ),
+    click.option(
+        "--session-files",
+        metavar="PATTERN",
+        help="Store the agent's session with the task, to resume it on any machine: claude, codex, or a pattern.",
+    ),
     click.option(
         "--no-test-pass",
         is_flag=True,
@@ -140,6 +167,12 @@ def work(
     shell = current()
     given = {name: value for name, value in program.items() if value is not None and value != () and value is not False}
     runs = click.get_current_context().meta.get(COMMAND)
+    if acp := given.pop("acp", None):
+        if runs is not None:
+            refuse("name a command after -- or with --acp, not both")
+        runs, given["acp"] = list(acp), True
+    elif "permissions" in given:
+        refuse("--permissions is for an agent of --acp")
     if runs is None:
         target = _of_module(shell, target, given)
     elif target is not None:
@@ -196,9 +229,17 @@ def _of_module(shell: Shell, target: str | None, given: dict[str, Any]) -> str:
 
 
 def _program(shell: Shell, runs: list[str], given: dict[str, Any]) -> Program:
-    from shiftwork.worker import program  # noqa: PLC0415  # no worker for `--help`
+    from shiftwork.worker import (  # noqa: PLC0415  # the same
+        program,  # no worker for `--help`
+        session_files,
+        worktrees,
+    )
     from shiftwork.worker.outbox import default_folder  # noqa: PLC0415  # the same
 
+    if (repository := given.pop("worktree", None)) is not None:
+        given["worktree"] = worktrees.parse(repository)
+    if (pattern := given.pop("session_files", None)) is not None:
+        given["session_files"] = session_files.check(pattern)
     shell.store = _absolute(shell.store)
     base = given.pop("work_dir", None) or default_folder(shell.store, "work")
     if base is None:

@@ -114,6 +114,7 @@ def _assignment(assignment: Assignment) -> dict[str, Any]:
         "execution_deadline": assignment.execution_deadline,
         "heartbeat_interval_sec": assignment.heartbeat_interval_sec,
         "model": assignment.model,
+        "account": assignment.account,
         "inputs": assignment.inputs,
     }
 
@@ -137,14 +138,19 @@ def usage_options(action: Callable[..., Answer]) -> Callable[..., Answer]:
 
     @together(
         click.option(
-            "--cost", type=values.NUMBER, default=0, metavar="USD", help="Dollars spent since the last report."
+            "--cost",
+            type=values.NUMBER,
+            metavar="USD",
+            help="Dollars spent since the last report [default: by tokens and model, at public prices].",
         ),
         click.option("--tokens-in", type=int, default=0, help="Tokens read since the last report."),
         click.option("--tokens-out", type=int, default=0, help="Tokens written since the last report."),
         click.option("--on-model", metavar="MODEL", help="The model that this was spent on."),
     )
     @functools.wraps(action)
-    def with_usage(*, cost: float, tokens_in: int, tokens_out: int, on_model: str | None, **named: Any) -> Answer:
+    def with_usage(
+        *, cost: float | None, tokens_in: int, tokens_out: int, on_model: str | None, **named: Any
+    ) -> Answer:
         usage = {"cost_usd": cost, "tokens_in": tokens_in, "tokens_out": tokens_out}
         spent = {**usage, "model": on_model} if any(usage.values()) else None
         return action(usage=spent, **named)
@@ -166,16 +172,22 @@ async def start(shell: Shell, queue: AnyQueue, token: str) -> Answer:
 
 @click.command(cls=Command)
 @click.option("--progress", type=values.word_or_json, metavar="VALUE", help="How far it is: JSON, or a word.")
+@click.option("--acknowledge", type=int, metavar="SEQ", help="Instructions up to this number are read.")
 @usage_options
 @under_claim
-async def heartbeat(shell: Shell, queue: AnyQueue, token: str, *, progress: Any, usage: Any) -> Answer:
+async def heartbeat(
+    shell: Shell, queue: AnyQueue, token: str, *, progress: Any, usage: Any, acknowledge: int | None
+) -> Answer:
     """Say that the work continues. Prints continue, yield (release it soon), cancel or lost.
 
-    The last two end with code 4.
+    The last two end with code 4. The lines after it are instructions for you, each with its number.
     """
+    if acknowledge is not None:
+        await queue.claims.acknowledge(token, acknowledge)
     answer = await queue.heartbeat(token, progress, usage)
     reason = f": {answer.reason}" if answer.reason else ""
-    shell.answer(answer, lambda: click.echo(printing.clean(f"{answer.action}{reason}")))
+    lines = [f"{answer.action}{reason}", *(f"{each.seq} {each.sent_by}: {each.text}" for each in answer.instructions)]
+    shell.answer(answer, lambda: click.echo("\n".join(printing.clean(line) for line in lines)))
     return None if answer.action in {"continue", "yield"} else ExitCode.CONFLICT
 
 

@@ -173,6 +173,7 @@ async def erase(tx: Tx, task_ids: list[str]) -> None:
             "outputs",
             "missing_reports",
             "log_sizes",
+            "instructions",
             "dead_letters",
             "progress",
             "steps",
@@ -183,6 +184,7 @@ async def erase(tx: Tx, task_ids: list[str]) -> None:
             "sessions",
             "charges",
             "claim_models",
+            "claim_accounts",
             "bodies",
             "tasks",
         ):

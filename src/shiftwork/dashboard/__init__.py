@@ -6,7 +6,8 @@ from importlib import resources
 from typing import NamedTuple
 
 PATHS = (
-    *("/", "/tasks", "/tasks/{id}", "/dags", "/dags/{id}", "/approvals", "/dead-letters", "/agents", "/protection"),
+    *("/", "/tasks", "/tasks/{id}", "/dags", "/dags/{id}", "/approvals", "/dead-letters", "/agents"),
+    *("/accounts", "/costs", "/protection"),
     *("/triggers", "/alerts"),
 )
 """Addresses that open the dashboard. The page itself finds out which part is meant."""

@@ -100,7 +100,7 @@ class StopSignals:
             signal.signal(number, self._ask)
 
     async def of(self, play: Coroutine[Any, Any, T]) -> T:
-        """Play until told to end."""
+        """Run until cancelled."""
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         if self.code:
             play.close()

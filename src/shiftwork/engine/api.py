@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, Unpack
 from msgspec import Meta
 
 from shiftwork.dags.model import DagResult
-from shiftwork.model import check
+from shiftwork.model import check, garbage
 from shiftwork.model.errors import (
     CircularDependency,
     DuplicateTask,
@@ -55,6 +55,7 @@ from shiftwork.operation.declare import Executor, Namespace, Operation, operatio
 from shiftwork.operation.handle import DagHandle, Patience, TaskHandle, in_turns
 from shiftwork.operation.parameters import Accepts
 from shiftwork.search.model import Search
+from shiftwork.steering.api import Steering
 
 T = TypeVar("T")
 SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, UnknownReference) + (
@@ -122,7 +123,7 @@ class Results(Namespace, name="", group="Tasks"):
         """
 
 
-class Everyday(Namespace, name="", group="Tasks"):
+class Everyday(Steering, name="", group="Tasks"):
     """What producers and readers do every day."""
 
     async def submit(
@@ -158,9 +159,11 @@ class Everyday(Namespace, name="", group="Tasks"):
         """
         if not tasks:
             return []
-        new = [check.read(task, NewTask, f"tasks[{place}]") for place, task in enumerate(tasks)]
+        with garbage.put_off(len(tasks)):
+            new = check.read_all(tasks, NewTask, "tasks")
         made: list[Submitted] = await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room, connection)
-        return [TaskHandle.of(self, each) for each in made]
+        with garbage.put_off(len(made)):
+            return [TaskHandle.of(self, each) for each in made]
 
     async def submit_dag(
         self, dag: NewDag | Mapping[str, Any], *, wait_for_room: Duration = 0, connection: object | None = None

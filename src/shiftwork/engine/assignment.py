@@ -36,12 +36,13 @@ class AssignmentRecord(msgspec.Struct, frozen=True):
     heartbeat_interval_sec: float
     model: str | None = None
     inputs: list[Input] = []
+    account: str | None = None
 
 
 class Assignment:
     """A claimed task as its agent gets it. What is not asked for is not worked out: most is never looked at."""
 
-    __slots__ = ("_body", "_task", "_terms", "claim", "inputs", "model", "type")
+    __slots__ = ("_body", "_task", "_terms", "account", "claim", "inputs", "model", "type")
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Assignment:
         *,
         body: str | None = None,
         model: str | None = None,
+        account: str | None = None,
         inputs: list[Input],
     ) -> None:
         self.claim = claim
@@ -59,6 +61,8 @@ class Assignment:
         self.type = type
         self.model = model
         """The model to work with, where the task says which it may have."""
+        self.account = account
+        """The account to use, where the agent has several."""
         self.inputs = inputs
         """What the references of the spec lead to, and the outputs of tasks it has waited for."""
         self._terms = terms
@@ -70,7 +74,8 @@ class Assignment:
     def of_record(cls, record: AssignmentRecord) -> Assignment:
         terms = Terms(record.ack_required_by, record.execution_deadline, record.heartbeat_interval_sec)
         claim = parse_token(record.token)
-        return cls(claim, record.task.type, terms, record.task, model=record.model, inputs=record.inputs)
+        known: dict[str, Any] = {"model": record.model, "account": record.account, "inputs": record.inputs}
+        return cls(claim, record.task.type, terms, record.task, **known)
 
     @classmethod
     def of_task(cls, task: Task, inputs: list[Input]) -> Assignment:
@@ -78,10 +83,12 @@ class Assignment:
         held = task.claim
         terms = Terms(held.ack_required_by, held.execution_deadline, held.heartbeat_interval_sec)
         claim = parse_token(ids.token(task.id, task.fence))
-        return cls(claim, task.type, terms, task, model=held.model, inputs=inputs)
+        return cls(claim, task.type, terms, task, model=held.model, account=held.account, inputs=inputs)
 
     def as_record(self) -> AssignmentRecord:
-        return AssignmentRecord(self.token, self.token, self.task(), *self._terms, self.model, self.inputs)
+        return AssignmentRecord(
+            self.token, self.token, self.task(), *self._terms, self.model, self.inputs, self.account
+        )
 
     @property
     def id(self) -> str:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from shiftwork.accounts import choice
+from shiftwork.accounts.choice import AccountUse
 from shiftwork.agents import liveness
 from shiftwork.artifacts import inputs
 from shiftwork.artifacts.model import Input
@@ -18,9 +20,10 @@ from shiftwork.engine.assignment import Assignment, Terms
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fifo import OldestFirst
 from shiftwork.engine.lanes import TARGETED, ClaimFilter, Lane
+from shiftwork.engine.new_events import Alike, BatchItem, NewEvent
 from shiftwork.engine.pick import ClaimRequest, Picker
 from shiftwork.engine.rows import blank_row
-from shiftwork.engine.unit_of_work import UnitOfWork, as_json, own_settings
+from shiftwork.engine.unit_of_work import UnitOfWork, own_settings
 from shiftwork.limits.admission import Admitted, admit
 from shiftwork.limits.gates import WHOLE, Gates
 from shiftwork.limits.model import Closed
@@ -70,6 +73,7 @@ class Grant:
             functools.partial(_task, row, self, context),
             body=row["body"],
             model=context.model,
+            account=context.account,
             inputs=inputs,
         )
 
@@ -117,32 +121,66 @@ async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -
     await _see_runtime(tx, engine, request)
     claim_filter = await _wants(tx, request, claimer.agent)
     answer = ClaimAnswer([])
+    used: list[tuple[AccountUse, Sequence[Row]]] = []
     for _ in range(MAX_POLLS):
-        answer, again = await _pick(UnitOfWork(tx, engine, caller), request, claimer, claim_filter, answer)
+        work = UnitOfWork(tx, engine, caller)
+        answer, again = await _pick_on_accounts(work, request, claimer, claim_filter, answer, used)
         if not again:
             break
         claimer = await lock_claimer(tx, engine, request)  # with what it has been granted by now
+    await choice.record(UnitOfWork(tx, engine, caller), used)
     if not answer.assignments:
         await liveness.record_ask(tx, claimer.agent, claim_filter)
     return answer
 
 
-async def _pick(
-    work: UnitOfWork, request: ClaimRequest, claimer: Claimer, claim_filter: ClaimFilter, before: ClaimAnswer
+async def _pick_on_accounts(
+    work: UnitOfWork,
+    request: ClaimRequest,
+    claimer: Claimer,
+    claim_filter: ClaimFilter,
+    before: ClaimAnswer,
+    used: list[tuple[AccountUse, Sequence[Row]]],
 ) -> tuple[ClaimAnswer, bool]:
-    """Claim what there is; whether there may be other work for what could not be let go."""
-    tx, engine, agent = work.tx, work.engine, claimer.agent
-    lanes, ready, gates, free = await eligible(tx, engine, request, claimer, claim_filter)
-    most = min(free, request.most - len(before.assignments))
+    """Claim on the first account of the agent that has room and finds work; `used` gets what was claimed on it."""
+    full: list[Closed] = []
+    answer, again = before, False
+    for use in await choice.uses_of(work.tx, request.workspace, claimer.agent, claimer.found):
+        if use.room(work.now) < 1:
+            full.append(use.closed())
+            continue
+        answer, again, rows = await _pick(work, request, claimer, claim_filter, before, use)
+        used.append((use, rows))
+        if again or answer.at_capacity or len(answer.assignments) > len(before.assignments):
+            return answer, again
+    if full:
+        soon = min(choice.LOOK_AGAIN_SEC, answer.look_again_sec or choice.LOOK_AGAIN_SEC)
+        answer = answer._replace(closed=(*answer.closed, *full), look_again_sec=soon)
+    return answer, again
+
+
+async def _pick(
+    work: UnitOfWork,
+    request: ClaimRequest,
+    claimer: Claimer,
+    claim_filter: ClaimFilter,
+    before: ClaimAnswer,
+    use: AccountUse,
+) -> tuple[ClaimAnswer, bool, Sequence[Row]]:
+    """Claim what there is; whether there may be other work for what could not be let go; the rows claimed."""
+    tx, engine, agent = work.tx, work.engine, use.agent
+    claimer = claimer._replace(agent=agent)
+    lanes, ready, gates, free = await eligible(tx, engine, request, claimer, claim_filter, spare=use.has_spare(tx.now))
+    most = choice.most(use, min(free, request.most - len(before.assignments)), tx.now)
     if most <= 0:
-        return before._replace(at_capacity=True), False
+        return before._replace(at_capacity=True), False, ()
     allocator = await open_allocator(tx, engine, request.workspace, agent)
     if allocator.day_is_spent:
-        return before._replace(closed=(_day_is_spent(tx.now),)), False
+        return before._replace(closed=(_day_is_spent(tx.now),)), False, ()
     picker = (OldestFirst if request.fifo else Picker)(tx, engine, request, agent, claim_filter, gates, allocator)
     chosen = await allocator.lock(tx, await picker.pick(lanes, most))
     admitted = await admit(work, gates, lanes, chosen)
-    handed = await assign(work, request, agent, allocator, admitted, claim_filter)
+    handed = await assign(work, request, agent, allocator, admitted, claim_filter, use=use)
     assignments = [*before.assignments, *handed]
     held = await allocator.hold_back(tx)
     again = len(admitted.rows) < most and (len(admitted.rows) < len(chosen) or bool(held))
@@ -152,7 +190,7 @@ async def _pick(
     misfits = before.no_fit + picker.misfits
     answer = ClaimAnswer(assignments, closed, misfits, ready=ready, contended=contended, slow_down_sec=slow)
     sooner = None if picker.sooner_at is None else picker.sooner_at - tx.now
-    return answer._replace(unfinished=picker.unfinished, look_again_sec=sooner), again
+    return answer._replace(unfinished=picker.unfinished, look_again_sec=sooner), again, admitted.rows
 
 
 MAX_SLOTS = 2**31
@@ -282,17 +320,18 @@ class _Eligible(NamedTuple):
 
 
 async def eligible(
-    tx: Tx, engine: Engine, request: ClaimRequest, claimer: Claimer, claim_filter: ClaimFilter
+    tx: Tx, engine: Engine, request: ClaimRequest, claimer: Claimer, claim_filter: ClaimFilter, *, spare: bool = True
 ) -> _Eligible:
     agent, rows = claimer
     slots = agent["max_concurrent_tasks"]
     resolver = await engine.settings_cache.load(tx, request.workspace)
     gates = Gates((row for row in rows if row["scope"] is not None), resolver, agent, claim_filter, tx.now)
+    gates.has_spare = spare
     ready = [row["lane"] for row in rows if row["lane"] is not None]
     lanes = await engine.lanes.lanes(tx, ready)
     through = [lane for lane in lanes if lane.key.workspace == request.workspace and gates.open_for(lane)]
     held = sum(row["held"] or 0 for row in rows)
-    return _Eligible(through, frozenset(ready), gates, MAX_SLOTS if slots is None else slots - held)
+    return _Eligible(through, frozenset(ready), gates, MAX_SLOTS if slots is None else slots + request.ahead - held)
 
 
 async def assign(
@@ -302,6 +341,8 @@ async def assign(
     allocator: BudgetAllocator,
     admitted: Admitted,
     claim_filter: ClaimFilter | None = None,
+    *,
+    use: AccountUse | None = None,
 ) -> list[Assignment]:
     """Write the claims and say so."""
     chosen, tx, engine, caller = admitted.rows, work.tx, work.engine, work.caller
@@ -319,13 +360,15 @@ async def assign(
         extra = context.get(row["id"], read.NOTHING)
         if row["id"] in admitted.models:
             extra = extra._replace(model=admitted.models[row["id"]])
+        if use is not None and use.several:
+            extra = extra._replace(account=use.agent["account"])
         assignments.append(grants.of(row).add(row, extra, found.get(row["id"], [])))
     for grant in grants.all:
         await _write(tx, caller, grant)
     granted = sum(grant.terms.granted * len(grant.rows) for grant in grants.all)
     await _record(tx, request, agent, granted, chosen[-1]["type"], claim_filter)
     for grant in grants.all:
-        work.add_events(claimed_events(caller, grant))
+        emit_claimed(work, caller, grant)
     await work.save_events()
     return assignments
 
@@ -392,26 +435,36 @@ def _limits(settings: Settings, row: Row, agent: Row, *, running: bool, now: flo
     return lease_policy.at_claim(settings, timeout_sec=row["timeout_sec"], claim_ttl_sec=ttl, now=now)
 
 
-def claimed_events(caller: Caller, grant: Grant) -> list[tuple[Any, ...]]:
-    agent_id, now = grant.request.agent_id, grant.now
-    messages = dict(grant.request.messages)
+def emit_claimed(work: UnitOfWork, caller: Caller, grant: Grant) -> None:
+    agent_id, messages = grant.request.agent_id, dict(grant.request.messages)
     path = _TO_CLAIMED if grant.terms.started_at is None else _TO_RUNNING
     actor, request_id = f"agent:{agent_id}", caller.request_id
-    return [
-        (
-            now, row["workspace"], row["id"], row["dag_id"], "claimed", path, actor, request_id, row["fence"] + 1, None,
-            _extra_columns(row, agent_id, messages.get(row["id"])),
-        )
-        for row in grant.rows
-    ]  # fmt: skip
+    now = grant.now
+    lone: list[BatchItem] = []
+    for row in grant.rows:
+        id_, fence = row["id"], row["fence"] + 1
+        data = _taken_from(row, agent_id, messages.get(id_))
+        if data is None and row["dag_id"] == id_:
+            waited = now - row["created_at"] if row["version"] == 1 else None  # ready ever since it was submitted
+            lone.append((id_, fence, waited))
+        else:
+            work.add_event(
+                NewEvent(
+                    grant.now, row["workspace"], "claimed", actor, id_, row["dag_id"], path, request_id, fence,
+                    data=data,
+                )
+            )  # fmt: skip
+    if lone:
+        type_ = grant.rows[0]["type"]
+        work.add_batch(Alike(grant.request.workspace, "claimed", path, actor, request_id, type=type_), lone)
 
 
-def _extra_columns(row: Row, agent_id: str, message_id: str | None) -> str | None:
+def _taken_from(row: Row, agent_id: str, message_id: str | None) -> dict[str, str] | None:
     """Whom it was taken over from, and the entry of a stream it came with; most claims have neither."""
     if row["lost_agent_id"] is None:
-        return None if message_id is None else as_json({"message_id": message_id})
+        return None if message_id is None else {"message_id": message_id}
     message_id = message_id or ids.token(ids.show_task(row["id"]), row["fence"] + 1)
-    return as_json({"original_consumer": row["lost_agent_id"], "new_consumer": agent_id, "message_id": message_id})
+    return {"original_consumer": row["lost_agent_id"], "new_consumer": agent_id, "message_id": message_id}
 
 
 NOTE_EVERY_SEC = 1.0

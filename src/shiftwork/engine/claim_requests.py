@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
-from shiftwork.compat.external.adoption import attach, unclaimed
-from shiftwork.compat.external.loki_folder import Folder, ScriptClaim, by_agent, claim_alongside_scripts
-from shiftwork.engine import finish, idempotency
+from shiftwork.engine import claim_hooks, finish, idempotency
 from shiftwork.engine.assignment import Assignment
 from shiftwork.engine.claim import ClaimAnswer, claim
+from shiftwork.engine.claim_hooks import Look
 from shiftwork.engine.claim_waiters import MayTake
 from shiftwork.engine.coalesce import Coalescer
 from shiftwork.engine.engine import Caller, StillAllowed
@@ -21,7 +19,7 @@ from shiftwork.engine.idempotency import Repeated
 from shiftwork.engine.joint_claim import Asked, claim_together
 from shiftwork.engine.lanes import ClaimFilter
 from shiftwork.engine.pick import ClaimRequest
-from shiftwork.model.errors import AgentUnavailable, AgentUnregistered, InputError, ShiftworkError
+from shiftwork.model.errors import AgentUnavailable, AgentUnregistered, ShiftworkError
 from shiftwork.operation.local import Call
 
 MIN_POLL_SEC = 0.01
@@ -34,8 +32,6 @@ APART_SEC = 1.0
 MAX_TARGETS = 100
 """Agents with work of their own that one claim for a whole runtime looks at."""
 
-Look = Callable[[], Awaitable[ClaimAnswer]]
-
 
 class Wanted(NamedTuple):
     """What a claim asks for, anyone who makes it."""
@@ -46,6 +42,7 @@ class Wanted(NamedTuple):
     capabilities: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     fifo: bool = False
+    ahead: int = 0
 
 
 async def for_agent(call: Call, agent_id: str, runtime_id: str | None, wanted: Wanted, wait: float = 0) -> ClaimAnswer:
@@ -105,20 +102,7 @@ async def _claim(call: Call, request: ClaimRequest) -> ClaimAnswer:
 
 async def _claim_now(call: Call, request: ClaimRequest) -> ClaimAnswer:
     settings = (await call.engine.settings_cache.get(call.engine.store, call.workspace)).settings()
-    if settings.claim_folder is None:
-        return await _claim_here(call, request)
-    folder = Folder(Path(settings.claim_folder), settings.lock_timeout_sec)
-    look = functools.partial(_claim_here, call, request)
-    return await claim_alongside_scripts(folder, functools.partial(_adopt, call), look, call.engine.store.now)
-
-
-async def _adopt(call: Call, claims: Sequence[ScriptClaim]) -> None:
-    """Hold what scripts have claimed, so that no one else gets it."""
-    free = await call.read(lambda tx: unclaimed(tx, call.workspace, claims)) if claims else []
-    for agent_id, theirs in by_agent(free).items():
-        # An agent with no capacity or an invalid name must not block the others.
-        with suppress(AgentUnavailable, AgentUnregistered, InputError):
-            await call.run_each_time(attach, call.workspace, agent_id, theirs)
+    return await claim_hooks.run(call, settings, functools.partial(_claim_here, call, request))
 
 
 async def _claim_here(call: Call, request: ClaimRequest) -> ClaimAnswer:

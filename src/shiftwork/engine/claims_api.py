@@ -65,6 +65,7 @@ SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDepen
 )
 
 Count = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
+Ahead = Annotated[int, Meta(ge=0, le=MAX_BATCH)]
 Wait = Annotated[float, Meta(ge=0, le=MAX_CLAIM_WAIT_SEC)] | timedelta
 GivenUsage = Annotated[Usage | Mapping[str, Any], Accepts(Usage)] | None
 GivenVerdict = Annotated[NewVerdict | Mapping[str, Any], Accepts(NewVerdict)] | None
@@ -229,12 +230,14 @@ class Claims(Namespace, name="claims", group="Working"):
         capabilities: Sequence[Name] = (),
         models: Sequence[Name] = (),
         fifo: bool = False,
+        ahead: Ahead = 0,
     ) -> ClaimResult:
         """Claim the best work for an agent, waiting for it up to 25 seconds; without work, says why there is none.
 
         The answer comes as soon as there is work; for an agent that holds all it may, within `poll_interval_sec` of its
         having room again. An agent that names none of `types` gets any type it is able to do. With `fifo` the oldest
-        task comes first, whatever its priority.
+        task comes first, whatever its priority. With `ahead` the agent may hold that many tasks more than its
+        `max_concurrent_tasks`: for a worker whose tasks are so short that they begin within moments.
         Without `agent_id`, work is claimed for the agent it is meant for: that is for a runtime that hosts several.
         """
 

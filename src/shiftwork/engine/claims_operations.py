@@ -55,6 +55,7 @@ async def request(
     capabilities: Sequence[str] = (),
     models: Sequence[str] = (),
     fifo: bool = False,
+    ahead: int = 0,
 ) -> ClaimResult:
     wanted = claim_requests.Wanted(
         count,
@@ -63,6 +64,7 @@ async def request(
         check.names(capabilities, "capabilities"),
         check.names(models, "models"),
         fifo,
+        ahead,
     )
     if agent_id is not None:
         answer = await claim_requests.for_agent(call, agent_id, runtime_id, wanted, seconds(wait))
@@ -210,7 +212,9 @@ async def complete_one(
 @implements(ClaimBatch.complete)
 async def complete(call: Call, completions: Sequence[Completion | Mapping[str, Any]]) -> list[Outcome]:
     given: list[Any] = [
-        each if isinstance(each, TaskResult) else check.read(each, Completion, f"completions[{place}]")
+        each
+        if type(each) is Completion or isinstance(each, TaskResult)  # the first is what our worker sends
+        else check.read(each, Completion, f"completions[{place}]")
         for place, each in enumerate(completions)
     ]
     tokens = await call.tokens([each.token for each in given])

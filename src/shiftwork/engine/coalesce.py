@@ -51,18 +51,80 @@ class Coalescer(Generic[I, A]):
         self._room = asyncio.Event()
         self._room.set()
         self._flusher: asyncio.Task[None] | None = None
+        self._alone: object | None = None
+        """The call under way that runs itself, since no other came with it, and that others wait for."""
+        self._overdue = 0
+        """Calls that run themselves and that others wait for no longer."""
+        self._in_company = True
+        """Whether calls came together of late: then the next one looks whether others come with it."""
         self._took = 0.0
         """How long the last batch took."""
 
     async def call(self, item: I) -> A:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._longest()
+        first = False
+        if not self._calls and self._is_idle():
+            self._alone = alone = object()
+            try:
+                if self._in_company:
+                    await asyncio.sleep(0)  # what comes at the same moment is joined
+                if not self._calls:
+                    self._in_company = False
+                    return await self._run_one(item, end)
+                first = True
+            finally:
+                if self._alone is alone:
+                    self._alone = None
+                    if self._calls:
+                        self._begin()
+        return await self._wait(item, end, first=first)
+
+    def _is_idle(self) -> bool:
+        return self._alone is None and (self._flusher is None or self._flusher.done())
+
+    def _begin(self) -> None:
+        if self._is_idle():
+            self._flusher = asyncio.create_task(self._flush())
+
+    async def _run_one(self, item: I, end: float) -> A:
+        """A batch of one, by its own caller: no other task is needed, and no one else is cancelled."""
+        loop = asyncio.get_running_loop()
+        began, alone = loop.time(), self._alone
+        limit = None if self._overlap_sec is None else loop.call_later(self._overlap_sec, self._go_on_without, alone)
+        try:
+            with deadline.ends_at(end):
+                (answer,) = await self._run([item])
+        except OperationTimeout:
+            self._took = 2 * (loop.time() - began)
+            raise
+        finally:
+            if limit is not None:
+                limit.cancel()
+                self._overdue -= self._alone is not alone
+        self._took = loop.time() - began
+        return answer
+
+    def _go_on_without(self, alone: object) -> None:
+        """Let the calls that came meanwhile wait no longer for this one, which goes on."""
+        if self._alone is alone and self._overdue < MAX_OVERLAPPING:
+            self._alone = None
+            self._overdue += 1
+            if self._calls:
+                self._begin()
+
+    async def _wait(self, item: I, end: float, *, first: bool) -> A:
+        """Have it answered with others, before those that came after it."""
+        self._in_company = True
+        loop = asyncio.get_running_loop()
         if len(self._calls) >= BACKLOG:
             await self._wait_for_room(end)
         call = _Call[I, A](item, end, loop.create_future())
-        self._calls.append(call)
-        if self._flusher is None or self._flusher.done():
-            self._flusher = asyncio.create_task(self._flush())
+        if first:
+            self._calls.appendleft(call)
+        else:
+            self._calls.append(call)
+        self._begin()
         limit = loop.call_at(end, self._give_up, call)
         try:
             return await call.answer

@@ -27,6 +27,10 @@ class AttemptFacts(NamedTuple):
     past_deadline: bool = False
     free_waits: bool = True
     """Whether it may wait for a provider without cost; not where the report says that it is not to be tried again."""
+    account_known: bool = False
+    """Whether it is known which account's credentials were refused."""
+    other_account: bool = False
+    """Whether the fleet has another account than the one whose limit was met."""
 
 
 class ProviderWait(NamedTuple):
@@ -61,11 +65,23 @@ class Decision(NamedTuple):
 def after_failure(facts: AttemptFacts, settings: Settings, judged: ClassifiedFailure, roll: float) -> Decision:
     """A worker reported that its attempt failed, or the queue found that it did."""
     reason, signal = judged
+    if signal is not None and signal.kind == "auth" and facts.account_known and settings.cooldown.others:
+        return _after_refusal(facts, settings, reason, signal, roll)
     if reason != reasons.RATE_LIMIT or signal is None:
         return _after_report(facts, settings, reason, None, roll)
     wait = provider_limits.wait_for(settings.rate_limit, signal, facts.rate_limits + 1, roll)
     met = ProviderWait(signal, wait, provider_limits.is_named(signal))
     return _after_report(facts, settings, reason, met, roll)._replace(provider=met)
+
+
+def _after_refusal(facts: AttemptFacts, settings: Settings, reason: str, signal: Signal, roll: float) -> Decision:
+    """The account rests until a person renews its key; the task goes to another account at once, or waits."""
+    met = ProviderWait(signal, 0.0, is_named=False)
+    once = settings.delivery == "at_most_once" and facts.started
+    if once or not _waits_for_free(facts, settings):
+        return _after_report(facts, settings, reason, None, roll)._replace(provider=met)
+    path = move(facts.status, "fail", "retry", "promote")
+    return Decision(path, reason, "credentials_refused", counted=False, rate_limited=True, provider=met)
 
 
 def _after_report(
@@ -74,6 +90,9 @@ def _after_report(
     if settings.delivery == "at_most_once" and facts.started:
         return _settle(facts, settings, reason, "at_most_once", counted=True, poisoned=False)
     if met is not None and _waits_for_free(facts, settings):
+        if facts.other_account and met.is_named and settings.cooldown.others == 1:
+            path = move(facts.status, "fail", "retry", "promote")
+            return Decision(path, reason, "account_rests", counted=False, rate_limited=True)
         path = move(facts.status, "fail", "retry")
         return Decision(path, reason, "rate_limited", counted=False, delay_sec=met.wait_sec, rate_limited=True)
     return _after_counted_failure(facts, settings, reason, roll, met=met)

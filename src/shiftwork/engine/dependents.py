@@ -131,7 +131,7 @@ async def _alert_creators(
 async def cancel_dependents(work: UnitOfWork, roots: Collection[str], only: Collection[str] | None = None) -> None:
     """Dependencies were cancelled: each dependent is cancelled, waits or continues without, and so on down.
 
-    With `only`, of the direct dependents only these: the others were told when it happened.
+    With `only`, of the direct dependents only these: the others were handled when it happened.
     """
     while roots:
         await _lose_judges(work, set(roots))

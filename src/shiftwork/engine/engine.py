@@ -41,6 +41,10 @@ class IdempotentRequest:
         """What else makes it this request: of content that streams, its hash is known when it is here."""
         self.fingerprint = hashlib.sha256(f"{self.fingerprint} {part}".encode()).hexdigest()
 
+    def begin_again(self) -> None:
+        """It is run again from its first transaction: what it has done is in another database now."""
+        self._steps = 0
+
     def next_step(self) -> int:
         """The number of its next transaction: each is kept by itself, and a repeat continues where the first ended."""
         self._steps += 1
@@ -103,6 +107,8 @@ class Engine:
         """Where the bytes of artifacts lie; None where no place was named."""
         self.mark: str | None = None
         """How the blob store knows our places from those of other queues, once it was asked for."""
+        self.others: Sequence[Engine] = ()
+        """Engines of the other databases of a map, whose workspaces may have come from here."""
         self.swept_to: str | None = None
         """The last place that was looked at for bytes which no row names."""
         self.measured_to: str | None = None

@@ -9,6 +9,9 @@ from shiftwork.store.store import Row, Store, Tx
 
 _FAR = 2**61
 
+SPREAD = 4096
+"""A row that several events share is found by the last of their numbers: less than this above each of them."""
+
 
 class Part(NamedTuple):
     """Events in the order of their numbers, and the number up to which nothing more will come."""
@@ -17,22 +20,35 @@ class Part(NamedTuple):
     last: int
 
 
+class Stretch(NamedTuple):
+    """Where to read on in the log: the number of its last event, and that of the last row that has any of these."""
+
+    last: int
+    last_row: int
+
+
 async def read(store: Store, after: int, count: int, workspace: str | None = None) -> Part:
     """What is behind a number, of one workspace or of all. Anyone who continues from `last` sees every event once."""
-    last, whole, rows = await store.read(lambda tx: _read_page(tx, after, count, workspace))
+    stretch, whole, rows = await store.read(lambda tx: _read_page(tx, after, count, workspace))
     if not whole:
         # A number is missing: its transaction is still open, or was rolled back. Wait for those open now.
         await store.settle_events()
-        rows = await store.read(lambda tx: _upto(tx, after, last, workspace))
-    return Part(rows, last)
+        rows = await store.read(lambda tx: _upto(tx, after, _widened(stretch), workspace))
+    return Part(rows, stretch.last)
 
 
-async def settled(store: Store, after: int, count: int) -> int:
-    """The number of the last of so many events behind a number, once nothing more will come up to it."""
-    last, whole = await store.read(lambda tx: _last_of(tx, after, count))
-    if not whole:
-        await store.settle_events()
-    return last
+async def settled(store: Store, after: int, count: int) -> Stretch:
+    """So many events behind a number, once nothing more will come up to the last of them."""
+    stretch, whole = await store.read(lambda tx: _last_of(tx, after, count))
+    if whole:
+        return stretch
+    await store.settle_events()
+    return _widened(stretch)
+
+
+def _widened(stretch: Stretch) -> Stretch:
+    """With rows that were not there when it was looked for."""
+    return Stretch(stretch.last, stretch.last + SPREAD - 1)
 
 
 async def newest(store: Store) -> int:
@@ -49,7 +65,7 @@ async def last(tx: Tx, of: Literal["event", "alert"] = "event") -> int:
 
 
 async def read_alerts(store: Store, after: int, count: int) -> Part:
-    """The same for alerts, of all workspaces: their numbers are taken under the lock of the events told with them."""
+    """The same for alerts of all workspaces: their numbers are taken under the lock of the events written with them."""
     rows = await store.read(lambda tx: tx.all("alerts_upto", after=after, last=after + _FAR, count=count))
     if not rows:
         return Part((), after)
@@ -60,19 +76,21 @@ async def read_alerts(store: Store, after: int, count: int) -> Part:
     return Part(rows, last)
 
 
-async def _last_of(tx: Tx, after: int, count: int) -> tuple[int, bool]:
-    """The last of so many numbers, and whether none before it is missing."""
+async def _last_of(tx: Tx, after: int, count: int) -> tuple[Stretch, bool]:
+    """As far as so many numbers go, and whether none of them is missing."""
     numbers = await tx.all("event_numbers", after=after, count=count)
-    last = int(numbers[-1]["seq"]) if numbers else after
-    return last, last - after == len(numbers)
+    if not numbers:
+        return Stretch(after, after), True
+    last = int(numbers[-1]["seq"])
+    return Stretch(last, max(row["row_seq"] for row in numbers)), last - after == len(numbers)
 
 
-async def _read_page(tx: Tx, after: int, count: int, workspace: str | None) -> tuple[int, bool, Sequence[Row]]:
-    last, whole = await _last_of(tx, after, count)
-    if last == after:
-        return after, True, ()
-    return last, whole, await _upto(tx, after, last, workspace) if whole else ()
+async def _read_page(tx: Tx, after: int, count: int, workspace: str | None) -> tuple[Stretch, bool, Sequence[Row]]:
+    stretch, whole = await _last_of(tx, after, count)
+    if stretch.last == after:
+        return stretch, True, ()
+    return stretch, whole, await _upto(tx, after, stretch, workspace) if whole else ()
 
 
-async def _upto(tx: Tx, after: int, last: int, workspace: str | None) -> Sequence[Row]:
-    return await tx.all("events_upto", after=after, last=last, workspace=workspace)
+async def _upto(tx: Tx, after: int, stretch: Stretch, workspace: str | None) -> Sequence[Row]:
+    return await tx.all("events_upto", after=after, workspace=workspace, **stretch._asdict())

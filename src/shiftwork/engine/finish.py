@@ -10,7 +10,7 @@ import msgspec
 
 from shiftwork.artifacts import outputs
 from shiftwork.budgets.booking import CostChanges
-from shiftwork.engine import agent_sessions, dedupe_policy, dependents
+from shiftwork.engine import agent_sessions, dedupe_policy, dependents, lone_ends
 from shiftwork.engine.decide import AttemptFacts, Decision, after_death, after_failure, after_loss
 from shiftwork.engine.engine import Caller, Engine, log
 from shiftwork.engine.fence import lock_claims, refusal
@@ -19,7 +19,7 @@ from shiftwork.engine.lineage import add_retry_row, lane_now
 from shiftwork.engine.reports import CheckedFailure, CheckedResult
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
-from shiftwork.limits.cooldowns import Cooldowns
+from shiftwork.limits.cooldowns import Cooldowns, has_other_account, is_account_known
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import WrongState
 from shiftwork.model.outcome import Outcome, Token
@@ -81,24 +81,42 @@ async def _accept(
     """
     if not items:
         return {}
-    tokens = sorted(item.token for item in items)
+    ended: Sequence[Token] = ()
+    tied: Sequence[Row] = ()
+    if checked is None and lone_ends.may_be_lone(work, items):
+        ended, tied = await lone_ends.accept(work, items)
+    known = {*ended, *(Token(row["id"], row["fence"]) for row in tied)}
+    left = [item for item in items if item.token not in known] if known else items
+    rows = await _end(work, left, checked)
+    if tied:
+        work.end_accepted(tied)
+        rows = [*tied, *rows]
+    if rows:
+        await _free_keys(work, [row for row in rows if row["idempotency_key"] is not None])
+        await _lock_roots(work, rows)
+        if not await _is_alone(work, rows):
+            await dependents.free_dependents(work, {row["root_id"] for row in rows})
+    tokens = [*ended, *(Token(row["id"], row["fence"]) for row in rows)]
+    return {token: Outcome(ids.show_task(token.id), _DONE) for token in tokens}
+
+
+async def _end(
+    work: UnitOfWork, items: list[CheckedResult], checked: Mapping[str, Verdict | None] | None
+) -> Sequence[Row]:
+    if not items:
+        return ()
     rows = await work.tx.all(
         "complete_tasks",
-        items=tokens,
+        items=sorted(item.token for item in items),
         now=work.now,
         checked=checked is not None,
         workspace=work.caller.workspace,
         holder=work.caller.holder,
     )
-    if not rows:
-        return {}
-    verdicts = {id_: as_json(found) for id_, found in (checked or {}).items() if found is not None}
-    work.accept(rows, {item.token: item.stored for item in items}, verdicts)
-    await _free_keys(work, [row for row in rows if row["idempotency_key"] is not None])
-    await _lock_roots(work, rows)
-    if not await _is_alone(work, rows):
-        await dependents.free_dependents(work, {row["root_id"] for row in rows})
-    return {Token(row["id"], row["fence"]): Outcome(ids.show_task(row["id"]), _DONE) for row in rows}
+    if rows:
+        verdicts = {id_: as_json(found) for id_, found in (checked or {}).items() if found is not None}
+        work.accept(rows, {item.token: item.stored for item in items}, verdicts)
+    return rows
 
 
 async def _lock_roots(work: UnitOfWork, rows: Sequence[Row]) -> None:
@@ -148,7 +166,7 @@ async def _complete_slowly(work: UnitOfWork, items: list[CheckedResult]) -> dict
 
 
 def _answers(tokens: Iterable[Token], outcomes: dict[Token, Outcome]) -> list[Outcome]:
-    """In the order asked; what stands twice in a batch was done once and is told twice."""
+    """In the order asked; an item that occurs twice in a batch is done once and answered twice."""
     answers, found = [], set()
     for token in tokens:
         outcome = outcomes[token]
@@ -160,7 +178,7 @@ def _answers(tokens: Iterable[Token], outcomes: dict[Token, Outcome]) -> list[Ou
 
 
 def _holds_claim(state: State, caller: Caller, row: Row | None, token: Token) -> bool:
-    """The same token again, after its answer got lost: taken once, told twice."""
+    """The same token again, after its answer got lost: done once, answered twice."""
     if row is None or not caller.may_write(row["holder"]):
         return False
     return bool(row["status"] == state and row["fence"] == token.fence)
@@ -281,9 +299,13 @@ async def _fail_locked(
             facts = facts._replace(attempts=used_up, free_waits=False)
         limit, zone = settings.rate_limit, _zone_of(work.now)
         judged = provider_limits.classify_failure(found.reason, found.error, found.data, limit, work.now, zone)
+        if judged.signal is not None and judged.signal.kind == "auth":
+            facts = facts._replace(account_known=await is_account_known(work, row, item.named))
+        elif judged.signal is not None and judged.signal.kind == "rate_limit":
+            facts = facts._replace(other_account=await has_other_account(work, row, item.named))
         decision = after_failure(facts, settings, judged, work.engine.random.random())
         if decision.provider is not None:
-            work.part(Cooldowns).report(row, item.named, decision.provider)
+            work.part(Cooldowns).report(row, item.named, decision.provider, found.data)
         await end_failed(
             work, row, decision, error=found.error, result=item.stored, verdict=item.verdict, validating=validating
         )

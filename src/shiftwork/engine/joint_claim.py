@@ -1,7 +1,7 @@
 """Claims of several agents that come at one moment, in one transaction whose statements serve all of them.
 
-It serves plain claims of plain tasks: no budget, no limit, no breaker on trial, no preference for an agent. What is
-not plain is left to `claim`, which its caller makes alone.
+It serves plain claims of plain tasks: no budget, no limit, no account with windows, no breaker on trial, no preference
+for an agent. What is not plain is left to `claim`, which its caller makes alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from shiftwork.accounts import choice
 from shiftwork.agents import liveness
 from shiftwork.artifacts import inputs
 from shiftwork.budgets.allocator import BudgetAllocator, open_allocator
@@ -22,7 +23,7 @@ from shiftwork.engine.claim import (
     ClaimAnswer,
     Grant,
     Grants,
-    claimed_events,
+    emit_claimed,
     filter_for,
     is_as_stated,
     register,
@@ -145,7 +146,7 @@ async def _claimer(
 ) -> Claimer | None:
     request = asked.request
     allocator = await open_allocator(tx, engine, request.workspace, agent)
-    if not allocator.unlimited or not is_as_stated(request, agent):
+    if not allocator.unlimited or not is_as_stated(request, agent) or not choice.is_plain(agent, gate_rows):
         return None
     claim_filter = filter_for(request, agent)
     resolver = await engine.settings_cache.load(tx, request.workspace)
@@ -168,7 +169,8 @@ def _share_slots(claimers: Collection[Claimer], found: Sequence[Row]) -> None:
     for claimer in claimers:
         id_, slots = claimer.agent["id"], claimer.agent["max_concurrent_tasks"]
         left = free.setdefault(id_, MAX_SLOTS if slots is None else slots - held.get(id_, 0))
-        claimer.room = max(0, min(left, claimer.asked.request.most))
+        request = claimer.asked.request
+        claimer.room = max(0, min(left + request.ahead, request.most))
         free[id_] -= claimer.room
 
 
@@ -233,7 +235,7 @@ async def _hand_over(tx: Tx, engine: Engine, workspace: str, group: Sequence[Cla
             extra = context.get(row["id"], read.NOTHING)
             claimer.assignments.append(grants.of(row).add(row, extra, found.get(row["id"], [])))
         for grant in grants.all:
-            events.add_events(claimed_events(caller, grant))
+            emit_claimed(events, caller, grant)
             items += _written(grant, caller)
     await tx.run("claim_tasks_of_many", items=sorted(items), now=tx.now)
 

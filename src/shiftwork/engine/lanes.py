@@ -127,7 +127,7 @@ class LaneRegistry:
     async def intern_in(self, tx: Tx, keys: Collection[LaneKey]) -> dict[LaneKey, int]:
         """The same inside a verb. Not remembered: the transaction may still be rolled back."""
         found = {key: self._by_key[key] for key in keys if key in self._by_key}
-        missing = [key for key in keys if key not in found]
+        missing = sorted((key for key in keys if key not in found), key=LaneKey.key_hash)  # the same in every process
         if missing:
             found.update(await _find(tx, missing))
             for key in missing:

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from shiftwork.accounts import windows
 from shiftwork.agents.model import RuntimeHeartbeat
 from shiftwork.budgets.booking import CostChanges
 from shiftwork.engine import agent_sessions, lease_policy
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import lock_claim, lock_claims, refusal
 from shiftwork.engine.finish import stop_spent
+from shiftwork.engine.new_events import NewEvent
 from shiftwork.engine.read import read_body
 from shiftwork.engine.unit_of_work import UnitOfWork, own_settings
 from shiftwork.fairness import preemption
@@ -23,6 +25,8 @@ from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.reports import HeartbeatReply
 from shiftwork.model.states import CLAIMED_STATES, State
 from shiftwork.model.task import NO_USAGE, Usage
+from shiftwork.providers.limit_signal import PROVIDER_WINDOW
+from shiftwork.steering import delivery
 from shiftwork.store.store import Row, Tx
 
 STARTABLE = frozenset({State.CLAIMED.value, State.RUNNING.value})
@@ -93,24 +97,29 @@ def emit_for_claim(
     """One event of the task that a claim holds, told by its agent."""
     actor = work.caller.actor if work.caller.actor != "system" else f"agent:{row['agent_id']}"
     work.add_event(
-        [
+        NewEvent(
             work.now,
             row["workspace"],
+            verb,
+            actor,
             row["id"],
             row["dag_id"],
-            verb,
             path,
-            actor,
             work.request_of(row["id"], row["fence"]),
             fence,
-            None,
-            data,
-        ]
+            data=data,
+        )
     )
 
 
 async def heartbeat(
-    tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat], requests: Mapping[Token, str] | None = None
+    tx: Tx,
+    engine: Engine,
+    caller: Caller,
+    beats: Sequence[Beat],
+    requests: Mapping[Token, str] | None = None,
+    *,
+    instruct: bool = True,
 ) -> list[HeartbeatReply]:
     """Extend the leases of the tasks named, book what they used, and tell each whether to continue."""
     rows = await lock_claims(tx, caller, [beat.token for beat in beats])
@@ -132,8 +141,23 @@ async def heartbeat(
         await _beat_live(tx, engine, work, live)
     await work.save()
     answers = await _ask_to_yield(tx, engine, live, answers)
-    slow = await _beat_runtimes(tx, engine, live)
+    slow, instructed = await _beat_runtimes(tx, engine, live)
+    if instructed and instruct:
+        answers = await _instruct(tx, engine, caller, live, answers)
     return answers if slow is None else [replace(answer, slow_down_sec=slow) for answer in answers]
+
+
+async def _instruct(
+    tx: Tx, engine: Engine, caller: Caller, live: Sequence[tuple[Beat, Row]], answers: list[HeartbeatReply]
+) -> list[HeartbeatReply]:
+    going_on = {answer.task_id for answer in answers if answer.action in {"continue", "yield"}}
+    rows = [row for _, row in live if ids.show_task(row["id"]) in going_on]
+    found = {
+        ids.show_task(id_): given for id_, given in (await delivery.with_heartbeat(tx, engine, caller, rows)).items()
+    }
+    return [
+        replace(answer, instructions=found[answer.task_id]) if answer.task_id in found else answer for answer in answers
+    ]
 
 
 async def heartbeat_each(
@@ -191,15 +215,20 @@ async def _beat_live(tx: Tx, engine: Engine, work: UnitOfWork, live: list[tuple[
             emit_for_claim(work, row, "heartbeat", fence=row["fence"])
 
 
-async def _beat_runtimes(tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]]) -> float | None:
-    """The runtimes come last, as in a claim; answers for how long to go slow."""
-    slow = None
+async def _beat_runtimes(tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]]) -> tuple[float | None, bool]:
+    """The runtimes come last, as in a claim; answers for how long to go slow, and whether any instruction waits."""
+    slow, instructed = None, False
     for runtime in sorted({(row["workspace"], row["runtime_id"]) for _, row in live}):
         settings = (await engine.settings_cache.load(tx, runtime[0])).settings()
         covers_all = tx.now if settings.heartbeat.scope == "runtime" else None
         seen = await tx.one("see_runtime", workspace=runtime[0], id=runtime[1], now=tx.now, heartbeat_at=covers_all)
         slow = _slow_down(seen, tx.now)
-    return slow
+        instructed = instructed or _instructed(seen)
+    return slow, instructed
+
+
+def _instructed(seen: Row | None) -> bool:
+    return seen is not None and bool(seen["instructed"])
 
 
 def _slow_down(seen: Row | None, now: float) -> float | None:
@@ -213,8 +242,17 @@ async def _save_progress(tx: Tx, work: UnitOfWork, items: Sequence[tuple[Row, st
     await tx.run("save_progress", items=sorted(newest.items()), now=tx.now)
     for row, value in items:
         work.add_event(
-            [tx.now, row["workspace"], row["id"], row["dag_id"], "progress", None, f"agent:{row['agent_id']}"]
-            + [work.request_of(row["id"], row["fence"]), row["fence"], None, {"progress": msgspec.Raw(value.encode())}]
+            NewEvent(
+                tx.now,
+                row["workspace"],
+                "progress",
+                f"agent:{row['agent_id']}",
+                row["id"],
+                row["dag_id"],
+                request_id=work.request_of(row["id"], row["fence"]),
+                fence=row["fence"],
+                data={"progress": msgspec.Raw(value.encode())},
+            )
         )
 
 
@@ -224,7 +262,7 @@ async def progress(tx: Tx, engine: Engine, caller: Caller, token: Token, value: 
     row = await lock_claim(tx, caller, token)
     if error := refusal(engine, caller, token, row):
         return Outcome(task_id, error=error)
-    await heartbeat(tx, engine, caller, [Beat(token, value)])
+    await heartbeat(tx, engine, caller, [Beat(token, value)], instruct=False)  # its answer has no room for them
     return Outcome(task_id, State.RUNNING)
 
 
@@ -245,6 +283,8 @@ async def message(
         data={"kind": kind, "text": text, **({"data": data} if data else {})},
     )
     await _touch_runtimes(tx, engine, [row])
+    if states := windows.states_in(data, PROVIDER_WINDOW):
+        await windows.report_for_claim(work, token, row, states)
     await work.save_events()
     return Outcome(ids.show_task(token.id), row["status"])
 
@@ -276,11 +316,14 @@ async def runtime_heartbeat(
     seen = await tx.one("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
     cancel: dict[str, str | None] = {}
     lost: list[str] = []
+    live: dict[str, Row] = {}
     rows = await tx.all("read_tasks", items=[(t.id,) for t in sorted(set(holding))]) if holding else []
     found = {row["id"]: row for row in rows if caller.sees(row["workspace"])}
     for token in holding:
         row = found.get(token.id)
         if row is not None and row["status"] in CLAIMED_STATES and row["fence"] == token.fence:
+            if caller.may_write(row["holder"]):
+                live[token.text] = row
             continue
         if row is not None and row["status"] == State.CANCELLED and row["fence"] == token.fence:
             cancel[token.text] = row["cancel_reason"]
@@ -291,4 +334,6 @@ async def runtime_heartbeat(
     unnamed = [Token(row["id"], row["fence"]).text for row in held if row["id"] not in named]
     asked = await preemption.asked(tx, engine, [workspace], holding)
     yields = {token.text: why for token, why in asked.items() if token.text not in cancel and token.text not in lost}
-    return RuntimeHeartbeat(cancel, lost, unnamed, _slow_down(seen, tx.now), yields)
+    handed = await delivery.with_heartbeat(tx, engine, caller, live.values()) if live and _instructed(seen) else {}
+    instructions = {text: handed[row["id"]] for text, row in live.items() if row["id"] in handed}
+    return RuntimeHeartbeat(cancel, lost, unnamed, _slow_down(seen, tx.now), yields, instructions)

@@ -18,8 +18,8 @@ from shiftwork.engine.api import Batch, Everyday, Results, Submissions, Tasks
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.prepare import Plans, Prepared, prepare, traced
 from shiftwork.engine.rerun import Again
-from shiftwork.engine.submit import DagFields, ceiling, lanes_of
-from shiftwork.model import check, ids
+from shiftwork.engine.submit import NO_DAG, DagFields, ceiling, lanes_of
+from shiftwork.model import check, garbage, ids
 from shiftwork.model.errors import NotFound, TooLarge
 from shiftwork.model.history import Attempt, EventPage, History, Transition
 from shiftwork.model.outcome import Outcome
@@ -35,27 +35,31 @@ from shiftwork.search.model import TaskFilter
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
 
-POLL_SEC = 0.05
-
 
 async def let_others(new: NewTask, resolver: Resolver) -> None:
     """Have others take their turn after a schema was looked through, which takes a while; a batch may have hundreds."""
-    has_schema = new.output is not None and new.output.validation_schema is not None
-    if has_schema or resolver.declared(new.type) is not None:
+    if _has_schema(new, resolver):
         await asyncio.sleep(0)
+
+
+def _has_schema(new: NewTask, resolver: Resolver) -> bool:
+    own = new.output is not None and new.output.validation_schema is not None
+    return own or resolver.declared(new.type) is not None
 
 
 @implements(Submissions.submit)
 async def submit(call: Call, task: NewTask | list[NewTask]) -> Submitted | list[Submitted]:
     if isinstance(task, list):
-        return await submit_batch(call, task, DagFields())
+        return await submit_batch(call, task, NO_DAG)
     (prepared,) = await _prepare(call, [task])
     if call.connection is not None:
-        return (await _submit_joining(call, [prepared], DagFields()))[0]
-    await call.engine.lanes.intern(call.engine.store, {prepared.lane})
+        return (await _submit_joining(call, [prepared], NO_DAG))[0]
+    await call.engine.lanes.intern(call.engine.store, (prepared.lane,))
     if call.caller.idempotency is not None or task.key is not None or task.dependencies:
         return (await call.run(submitting.submit, call.workspace, [prepared]))[0]
-    answer: Submitted = await call.coalescer(_submit_lone).call(prepared._replace(request_id=call.caller.request_id))
+    if call.caller.request_id is not None:
+        prepared = prepared._replace(request_id=call.caller.request_id)
+    answer: Submitted = await call.coalescer(_submit_lone).call(prepared)
     return answer
 
 
@@ -109,14 +113,17 @@ async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
         raise TooLarge(f"{len(tasks)} tasks in one batch, at most {most}", where="tasks")
     alone = len(tasks) == 1
     prepared: list[Prepared] = []
-    plans: Plans = {}
-    with tracing.span("submit", "producer", tasks=len(tasks)):
+    plans: Plans = resolver.plans
+    workspace, now = call.workspace, call.engine.store.now()
+    with tracing.span("submit", "producer", tasks=len(tasks)), garbage.put_off(len(tasks)):
         origin = tracing.current()
         for place, task in enumerate(tasks):
             where = "task" if alone else f"tasks[{place}]"
-            new = traced(task, origin)
-            prepared.append(prepare(new, call.workspace, resolver, call.engine.store.now(), where, plans))
-            await let_others(new, resolver)
+            new = task if origin is None else traced(task, origin)
+            prepared.append(prepare(new, workspace, resolver, now, where, plans))
+            if _has_schema(new, resolver):
+                await asyncio.sleep(0)  # as `let_others` says
+                now = call.engine.store.now()
     return prepared
 
 
@@ -175,13 +182,14 @@ async def events(  # a filter each
     cursor = await event_log.newest(store) if after == "now" else after
     deadline = loop.time() + seconds(wait)
     while True:
+        call.require_here()
         part = await event_log.read(store, cursor, limit, call.workspace)
         found = [row for row in part.rows if all(row[column] in values for column, values in filters)]
         left, at_end, cursor = deadline - loop.time(), part.last == cursor, part.last
         if found or (at_end and left <= 0):
             return EventPage([read.event(row) for row in found], cursor)
         if at_end:
-            await asyncio.sleep(min(left, POLL_SEC))
+            await call.shared.event_waiters.park(cursor, left)
 
 
 def _several(words: str | Sequence[str] | None) -> Sequence[str]:

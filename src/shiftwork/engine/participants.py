@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shiftwork.accounts.windows import AccountWindows
 from shiftwork.budgets.booking import CostChanges
 from shiftwork.engine.unit_of_work import Participant
 from shiftwork.fairness.serial_keys import Serials
@@ -10,4 +11,12 @@ from shiftwork.limits.cooldowns import Cooldowns
 from shiftwork.limits.rate_limits import Limits
 from shiftwork.waits.withdrawal import Withdrawals
 
-PARTICIPANTS: tuple[type[Participant], ...] = (Withdrawals, CostChanges, Serials, Breakers, Cooldowns, Limits)
+PARTICIPANTS: tuple[type[Participant], ...] = (
+    Withdrawals,
+    CostChanges,
+    Serials,
+    Breakers,
+    Cooldowns,
+    Limits,
+    AccountWindows,
+)

@@ -36,6 +36,8 @@ class ClaimRequest(NamedTuple):
     models: tuple[str, ...] = ()
     fifo: bool = False
     """The oldest first, whatever its priority."""
+    ahead: int = 0
+    """How many tasks it may hold beyond its slots, since they begin within moments."""
     messages: tuple[tuple[str, str], ...] = ()
     """By task, the entry of a stream that it was taken with."""
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from shiftwork.batches import policy as batches
 from shiftwork.engine import dedupe_policy, rank, retry
 from shiftwork.engine.lanes import LaneKey, lane_key
 from shiftwork.engine.unit_of_work import own_settings
@@ -39,6 +40,12 @@ class Plan(NamedTuple):
     at_most_once: bool
     has_own_settings: bool
     tallied: bool
+    payload_schema: bytes | None
+    """What its type declares of the payload."""
+    derives_key: bool
+    """Whether a task that gives no idempotency key may have one, or must."""
+    guarded: bool
+    """Whether a person may have to approve it first."""
 
 
 class Prepared(NamedTuple):
@@ -54,6 +61,8 @@ class Prepared(NamedTuple):
     """Of the call that brought it, where calls are joined into one batch."""
     where: str = "task"
     """Its place in what the caller sent."""
+    plain: bool = False
+    """Whether nothing ties it to another task, a moment or a person: its row, body, tags and event are all there is."""
 
     def place_of(self, field: str) -> str:
         """Where a field of it is in what the caller sent; of a task that came alone its name says it."""
@@ -81,7 +90,9 @@ class Prepared(NamedTuple):
 
 
 Plans = dict[tuple[str, share_policy.Share], Plan]
-"""By type and fair share, for the tasks of one batch that say nothing but their type; without a share, any of it."""
+"""By type and fair share, for tasks that say nothing but their type; without a share, any of it."""
+
+MAX_PLANS = 10_000
 
 
 def prepare(
@@ -100,35 +111,45 @@ def prepare(
     """
     if _says_when(new):
         new = _timed(new, now, where)
-    plan = _known(plans, new) if plans and _is_plain(new) else None
+    shared = plans is not None and _follows_from_type(new)
+    plan = _known(plans, new) if plans and shared else None
     if plan is None:
         plan = _plan(new, workspace, resolver, where)
-        if plans is not None and _is_plain(new):
+        if plans is not None and shared:
+            if len(plans) >= MAX_PLANS:
+                plans.clear()
             plans[new.type, plan.lane.share] = plans[new.type, None] = plan
     if new.dependencies or new.id is not None:
         _check_references(new, plan.settings, where)
     bounds = plan.settings.bounds
     body = check.to_json(_body(new), bounds.body_bytes, bounds, where)
-    declared = resolver.declared(new.type)
-    if declared is not None and declared.payload_schema is not None and check_payload:
-        type_policy.check_payload(new.type, new.payload, declared.payload_schema, f"{where}.payload")
+    if plan.payload_schema is not None and check_payload:
+        type_policy.check_payload(new.type, new.payload, plan.payload_schema, f"{where}.payload")
+    key = _key(new, plan) if plan.derives_key or new.idempotency_key is not None else None
     uuid = ids.parse(new.id) if new.id else None
-    idempotency = plan.settings.idempotency
-    return Prepared(
-        new,
-        plan,
-        body,
-        dedupe_policy.task_key(
-            idempotency,
-            given=new.idempotency_key,
-            type=new.type,
-            payload=new.payload,
-            named=new.id is not None or new.run_at is not None,
-            dependencies=new.dependencies,
-        ),
-        new.id if new.id and uuid is None else None,
-        uuid,
-        where=where,
+    name = new.id if new.id and uuid is None else None
+    return Prepared(new, plan, body, key, name, uuid, None, where, key is None and _is_plain(new, plan))
+
+
+def _key(new: NewTask, plan: Plan) -> str | None:
+    return dedupe_policy.task_key(
+        plan.settings.idempotency,
+        given=new.idempotency_key,
+        type=new.type,
+        payload=new.payload,
+        named=new.id is not None or new.run_at is not None,
+        dependencies=new.dependencies,
+    )
+
+
+def _is_plain(new: NewTask, plan: Plan) -> bool:
+    return (
+        new.id is None
+        and new.key is None
+        and new.run_at is None
+        and new.tree_budget_usd is None
+        and not (new.dependencies or plan.guarded)
+        and (new.spec is None or not new.spec.context_refs)
     )
 
 
@@ -206,7 +227,7 @@ def traced(new: NewTask, traceparent: str | None) -> NewTask:
     return msgspec.structs.replace(new, traceparent=traceparent)
 
 
-def _is_plain(new: NewTask) -> bool:
+def _follows_from_type(new: NewTask) -> bool:
     """Whether its plan follows from its type and its fair share alone."""
     return (
         new.spec is None
@@ -217,6 +238,7 @@ def _is_plain(new: NewTask) -> bool:
         and new.estimated_cost_usd is None
         and new.priority_boost_per_minute is None
         and new.serial_key is None
+        and new.urgency == "normal"
         and not (new.settings or new.retry or new.delivery)
     )
 
@@ -227,6 +249,7 @@ def _plan(new: NewTask, workspace: str, resolver: Resolver, where: str) -> Plan:
     _check(new, settings, where)
     boost = _boost(new, settings)
     duration = new.spec.constraints.max_duration_sec if new.spec else None
+    declared = resolver.declared(new.type)
     return Plan(
         settings=settings,
         lane=lane_of(new, workspace, settings, boost, failures=0),
@@ -238,6 +261,9 @@ def _plan(new: NewTask, workspace: str, resolver: Resolver, where: str) -> Plan:
         at_most_once=settings.delivery == "at_most_once",
         has_own_settings=bool(own),
         tallied=capacity_policy.is_counted(settings),
+        payload_schema=None if declared is None else declared.payload_schema,
+        derives_key=settings.idempotency.source not in {"none", "caller"},
+        guarded=bool(settings.guards),
     )
 
 
@@ -258,7 +284,8 @@ def estimated_cost(new: NewTask) -> int | None:
 
 
 def lane_of(new: NewTask, workspace: str, settings: Settings, boost: float, failures: int) -> LaneKey:
-    constraints = new.spec.constraints if new.spec else None
+    in_batch = new.urgency == "batch" and not failures
+    constraints = new.spec.constraints if new.spec and not in_batch else None
     capabilities = constraints.required_capabilities if constraints else ()
     models = retry.models(constraints.model_preferences, constraints.fallback_models, failures) if constraints else ()
     fallback = retry.fallback(constraints.fallback_models, failures) if constraints and models else ()
@@ -269,7 +296,7 @@ def lane_of(new: NewTask, workspace: str, settings: Settings, boost: float, fail
         capabilities,
         models,
         rate,
-        new.target_agent_id,
+        batches.agent_of(new.payload["provider"]) if in_batch else new.target_agent_id,
         fallback,
         share=_share(new, settings),
         serial=serial_policy.kind(settings.serialize_by, new.serial_key),
@@ -292,6 +319,8 @@ def _check(new: NewTask, settings: Settings, where: str) -> None:
         raise InputError(f"type {new.type!r} is not one of this workspace's: {allowed}", where=f"{where}.type")
     check.text(new.type, where)
     check.text(new.target_agent_id, where)
+    if new.urgency == "batch":
+        batches.check(new, where)
     if new.output is not None:
         verdict.check_output(new.output)
     if new.spec is not None and new.spec.context_refs:

@@ -39,6 +39,7 @@ class TaskContext(NamedTuple):
     output: Row | None = None
     incomplete: bool = False
     model: str | None = None
+    account: str | None = None
     aliases: Sequence[Row] = ()
 
 
@@ -151,8 +152,7 @@ async def _context(tx: Tx, whole: Sequence[Row], rows: Sequence[TaskRow]) -> dic
     awaited = [(row.id,) for row in rows if row.status == State.VALIDATING]
     outputs = {row["task_id"]: row for row in await tx.all("read_outputs", items=awaited)} if awaited else {}
     held = [(row.id,) for row in rows if row.held]
-    handed = await tx.all("models_of", items=held) if held else []
-    models = {(row["task_id"], row["fence"]): row["model"] for row in handed}
+    handed = {row["task_id"]: row for row in (await tx.all("handed_with_claims", items=held) if held else ())}
     return {
         row.id: TaskContext(
             edges[row.root_id],
@@ -163,7 +163,8 @@ async def _context(tx: Tx, whole: Sequence[Row], rows: Sequence[TaskRow]) -> dic
             beats[row.id],
             waits.get(row.root_id, ()) if row.hold in WAITS else (),
             outputs.get(row.id),
-            model=models.get((row.id, row.fence)),
+            model=handed[row.id]["model"] if row.id in handed else None,
+            account=handed[row.id]["account"] if row.id in handed else None,
             aliases=aliases.get(row.root_id, ()),
         )
         for row in rows
@@ -268,6 +269,7 @@ def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, co
         force_fresh_session=bool(row.force_fresh_session),
         tags=list(context.tags) if context.tags is not None else body.get("tags", []),
         delivery=settings.delivery,
+        urgency=body.get("urgency", "normal"),
         estimated_cost_usd=None if row.estimated_cost is None else dollars(row.estimated_cost),
         progress=msgspec.json.decode(context.progress["value"]) if context.progress else None,
         completed_at=row.finished_at if row.status == State.COMPLETED else None,
@@ -353,6 +355,7 @@ def _claim(row: TaskRow, settings: Settings, context: TaskContext) -> Claim:
         ack_required_by=row.ack_by,
         execution_deadline=row.run_until,
         model=context.model if row.held else None,
+        account=context.account if row.held else None,
     )
 
 

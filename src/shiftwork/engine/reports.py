@@ -14,7 +14,8 @@ from shiftwork.model.keys import Key
 from shiftwork.model.outcome import Token
 from shiftwork.model.references import ARTIFACT
 from shiftwork.model.reports import TaskFailure, TaskResult
-from shiftwork.model.task import NO_USAGE, NewVerdict, Usage, Verdict
+from shiftwork.model.task import MAX_REPORTED_USD, NO_USAGE, NewVerdict, Usage, Verdict
+from shiftwork.providers import prices
 from shiftwork.settings.model import Bounds
 from shiftwork.validation.policy import is_report
 
@@ -100,7 +101,14 @@ def check_verdict(verdict: NewVerdict | Mapping[str, Any]) -> NewVerdict:
 
 
 def check_usage(found: Usage | Mapping[str, Any] | None) -> Usage | None:
-    return None if found is None else check.read(found, Usage, "usage")
+    """With its cost, where tokens and model alone are reported. Before any transaction: prices are read from a file."""
+    if found is None:
+        return None
+    usage = check.read(found, Usage, "usage")
+    if usage.cost_usd is not None or usage.model is None or not (usage.tokens_in or usage.tokens_out):
+        return usage
+    cost = prices.cost_usd(usage.model, usage.tokens_in, usage.tokens_out, cached=usage.tokens_cached)
+    return msgspec.structs.replace(usage, cost_usd=min(cost, MAX_REPORTED_USD))
 
 
 def to_json(value: Any, where: str) -> str:
@@ -116,7 +124,7 @@ def _words(value: object) -> str:
 
 def _references(value: object) -> list[str]:
     """Each is a name, as over HTTP; a text is not a list of its letters."""
-    if value is None:
+    if value is None or value == ():
         return []
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise InputError(f"expected a list of references, got {type(value).__name__}", where="artifacts")

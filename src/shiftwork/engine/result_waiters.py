@@ -142,6 +142,10 @@ class ResultWaiters:
         if self._registered:
             with suppress(ShiftworkError):
                 await self._store.run(lambda tx: tx.run("stop_listening_for_results", id=self._id, now=tx.now))
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Let everyone look once more."""
         for waiters in self._waiters.values():
             self._wake(frozenset(waiters))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,11 +17,12 @@ from shiftwork.engine.dependents import inherit_fate
 from shiftwork.engine.duplicates import Duplicate, Item
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.lanes import LaneKey
+from shiftwork.engine.new_events import Alike, BatchItem, NewEvent
 from shiftwork.engine.prepare import Prepared
 from shiftwork.engine.rows import INSERTED, TaskRow, to_insert
-from shiftwork.engine.unit_of_work import UnitOfWork, as_json
+from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.limits import capacity, quotas
-from shiftwork.model import graph, ids
+from shiftwork.model import garbage, graph, ids
 from shiftwork.model.errors import IdInUse, InputError, NotFound, UnknownDependency
 from shiftwork.model.states import State, move, write_path
 from shiftwork.model.task import SCHEDULED, NewTask, Submitted, dollars, micros
@@ -79,12 +80,16 @@ async def submit(
     """
     lanes = engine.lanes.known(lanes_of(batch)) if lanes is None else lanes
     own = work is None
-    origin = origin or Origin()
-    limited = not origin.admitted and await quotas.enter(tx, engine, workspace)
-    if not origin.admitted:
-        await capacity.enter(tx, engine, workspace)
+    limited = bounded = False
+    if origin is None or not origin.admitted:
+        limited = await quotas.enter(tx, engine, workspace)
+        bounded = await capacity.enter(tx, engine, workspace)
+    stands_alone = own and origin is None and dag == NO_DAG and not (limited or bounded)
     work = work or UnitOfWork(tx, engine, caller)
     made = engine.ids.make_many(tx.now, len(batch))
+    if stands_alone and all(prepared.plain for prepared in batch):
+        return await _submit_plain(work, workspace, batch, made, lanes)
+    origin = origin or Origin()
     items = [Item(i, p, p.uuid or made[i]) for i, p in enumerate(batch)]
     items, twice = await duplicates.take_keys(work, workspace, items)
     items, twice = await _take_names(tx, workspace, duplicates.fold_twins(items, twice), twice)
@@ -111,6 +116,53 @@ async def submit(
     }
     answers.update({each.item.place: each.answer(work) for each in twice})
     return [answers[place] for place in range(len(batch))]
+
+
+async def _submit_plain(
+    work: UnitOfWork, workspace: str, batch: Sequence[Prepared], made: Sequence[str], lanes: Mapping[LaneKey, int]
+) -> list[Submitted]:
+    """Tasks with nothing around them: a row, a body, tags and an event each. What tasks share is worked out once."""
+    places, alike = _Places(lanes, work.now), dict[Any, _Alikes]()
+    rows: list[tuple[Any, ...]] = []
+    with garbage.put_off(len(batch)):
+        for id_, prepared in zip(made, batch, strict=True):
+            new = prepared.new
+            key = (
+                id(prepared.plan), prepared.request_id, new.created_by, new.priority, new.deadline, new.expires_at,
+                new.target_agent_id, new.issue_id, new.trigger_type, new.session_id, new.work_dir,
+                new.force_fresh_session,
+            )  # fmt: skip
+            known = alike.get(key)
+            if known is None:
+                known = alike[key] = _alikes(work, workspace, prepared, places)
+            rows.append((id_, *known.head, id_, id_, *known.tail))
+            known.tasks.append((id_, None, None))
+        answers = [Submitted(task, _READY, dag_id=dag) for task, dag in map(ids.show_lone, made)]
+    for known in alike.values():
+        work.add_batch(known.event, known.tasks)
+    await _write(work, rows, [prepared.body for prepared in batch])
+    await _write_tags(work, workspace, zip(made, batch, strict=True))
+    await work.save_events()
+    return answers
+
+
+class _Alikes(NamedTuple):
+    """New plain tasks whose rows differ in their ids alone."""
+
+    head: tuple[Any, ...]
+    tail: tuple[Any, ...]
+    """The row before and after the ids of its DAG and lineage, which are its own."""
+    event: Alike
+    tasks: list[BatchItem]
+
+
+def _alikes(work: UnitOfWork, workspace: str, prepared: Prepared, places: _Places) -> _Alikes:
+    item, origin = Item(0, prepared, ""), Origin()
+    row = _row(work, workspace, item, (), "", origin, 0, places.of(prepared, 0), None)
+    actor = prepared.new.created_by or work.caller.actor
+    request_id = prepared.request_id or work.caller.request_id
+    event = Alike(workspace, origin.verb, PATH_READY, actor, request_id, type=prepared.new.type)
+    return _Alikes(row[1:_DAG], row[_DAG + 2 :], event, [])
 
 
 def _size(items: Sequence[Item]) -> int:
@@ -365,7 +417,8 @@ async def _dags(
     elif dag.together:
         groups = [[item.id for item in items]] if items else []
     else:
-        groups, joined = _joining(_components(edges), edges)
+        roots = {dependent: [dependency.root for dependency in above] for dependent, above in edges.items()}
+        groups, joined = _joining(graph.components(roots), edges)
     for dag_id in sorted({*joined.values(), *([dag.join] if dag.join is not None else [])}):
         await join_dag(work, workspace, dag_id)
     made: dict[str, str] = {}
@@ -397,26 +450,6 @@ def _joining(groups: list[list[str]], edges: dict[str, list[Dependency]]) -> tup
         elif len(group) > 1:
             fresh.append(group)
     return fresh, joined
-
-
-def _components(edges: dict[str, list[Dependency]]) -> list[list[str]]:
-    """New tasks joined by edges among themselves, group by group."""
-    leader = {dependent: dependent for dependent in edges}
-
-    def find(node: str) -> str:
-        while leader[node] != node:
-            leader[node] = leader[leader[node]]
-            node = leader[node]
-        return node
-
-    for dependent, above in edges.items():
-        for dependency in above:
-            if dependency.root in leader:
-                leader[find(dependent)] = find(dependency.root)
-    groups: dict[str, list[str]] = defaultdict(list)
-    for dependent in edges:
-        groups[find(dependent)].append(dependent)
-    return list(groups.values())
 
 
 async def _budgets(
@@ -494,6 +527,8 @@ def _row(
 
 
 _ID, _STATUS, _HOLD, _LANE, _DAG = (INSERTED.index(name) for name in ("id", "status", "hold", "lane", "dag_id"))
+assert INSERTED[0] == "id"
+assert INSERTED[_DAG + 1] == "root_id"  # as `_submit_plain` lays rows out
 _READY, _PENDING, _WAITING_APPROVAL = State.READY.value, State.PENDING.value, State.WAITING_APPROVAL.value
 _PATHS = {_READY: PATH_READY, _PENDING: PATH_PENDING, _WAITING_APPROVAL: guard.PATH_STOPPED}
 
@@ -517,7 +552,11 @@ async def _write_around(
         (dependent, p.root, p.status == State.COMPLETED, False) for dependent, above in edges.items() for p in above
     ]
     await work.tx.insert("insert_edges", sorted(pairs))
-    tags = [(workspace, tag, item.id) for item in items for tag in dict.fromkeys(item.prepared.new.tags)]
+    await _write_tags(work, workspace, ((item.id, item.prepared) for item in items))
+
+
+async def _write_tags(work: UnitOfWork, workspace: str, tasks: Iterable[tuple[str, Prepared]]) -> None:
+    tags = [(workspace, tag, id_) for id_, prepared in tasks for tag in dict.fromkeys(prepared.new.tags)]
     await work.tx.insert("insert_tags", tags)
 
 
@@ -532,26 +571,26 @@ async def _schedule(work: UnitOfWork, items: list[Item], rows: list[tuple[Any, .
         await work.tx.insert("insert_waits", waits)
 
 
-def _event_data(item: Item, row: tuple[Any, ...], stopped: dict[str, guard.Request]) -> str | None:
+def _event_data(item: Item, row: tuple[Any, ...], stopped: dict[str, guard.Request]) -> dict[str, Any] | None:
     if item.id in stopped:
-        return as_json(stopped[item.id].event_data)
-    return as_json({"run_at": item.prepared.new.run_at}) if row[_HOLD] == SCHEDULED else None
+        return stopped[item.id].event_data
+    return {"run_at": item.prepared.new.run_at} if row[_HOLD] == SCHEDULED else None
 
 
 def _tell_created(
     work: UnitOfWork, items: list[Item], rows: list[tuple[Any, ...]], verb: str, stopped: dict[str, guard.Request]
 ) -> None:
-    now, actor, request_id = work.now, work.caller.actor, work.caller.request_id
-    work.add_events(
-        [
-            (
-                now, row[1], row[_ID], row[_DAG], verb, _PATHS[row[_STATUS]],
-                item.prepared.new.created_by or actor, item.prepared.request_id or request_id, None, None,
-                _event_data(item, row, stopped),
-            )
-            for item, row in zip(items, rows, strict=True)
-        ]
-    )  # fmt: skip
+    now, caller_actor, caller_request = work.now, work.caller.actor, work.caller.request_id
+    lone: dict[tuple[str, str, str, str, str | None], list[BatchItem]] = defaultdict(list)
+    for item, row in zip(items, rows, strict=True):
+        actor, request_id = item.prepared.new.created_by or caller_actor, item.prepared.request_id or caller_request
+        data, path = _event_data(item, row, stopped), _PATHS[row[_STATUS]]
+        if data is None and row[_DAG] == row[_ID]:
+            lone[row[1], row[2], path, actor, request_id].append((row[_ID], None, None))
+        else:
+            work.add_event(NewEvent(now, row[1], verb, actor, row[_ID], row[_DAG], path, request_id, data=data))
+    for (workspace, type_, path, actor, request_id), tasks in lone.items():
+        work.add_batch(Alike(workspace, verb, path, actor, request_id, type=type_), tasks)
 
 
 def ceiling(dollars: float | None) -> int | None:

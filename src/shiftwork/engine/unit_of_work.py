@@ -8,6 +8,7 @@ order; events and alerts come last.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -17,6 +18,7 @@ import msgspec
 from shiftwork.engine import dedupe_policy
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fingerprint import fingerprint
+from shiftwork.engine.new_events import Alike, BatchItem, EventBatches, NewEvent
 from shiftwork.engine.rows import TaskRow, load, to_save
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import NotFound
@@ -29,6 +31,8 @@ from shiftwork.store.store import Row, Tx
 _encode = msgspec.json.Encoder().encode
 _COMPLETED = write_path([State.RUNNING, State.VALIDATING, State.COMPLETED])
 _LONE = '{"dag":"completed"}'
+_DAG_ENDS = {"completed": "completed", "cancelled": "cancelled", "dead_lettered": "failed", "failed": "failed"}
+"""How a DAG of one task has ended, by the last state of that task."""
 P = TypeVar("P", bound="Participant")
 
 
@@ -51,10 +55,11 @@ class UnitOfWork:
         """The same, of rows that had a hold."""
         self.changed: dict[str, None] = {}
         """Ids of rows to save."""
-        self._events: list[list[Any]] = []
-        self._written: list[tuple[Any, ...]] = []
+        self._events: list[NewEvent] = []
+        self._batches = EventBatches()
         self._accepted: list[Row] = []
         self._attempts: list[tuple[Any, ...]] = []
+        self._results: list[tuple[str, str, str | None]] = []
         self._letters: list[tuple[Any, ...]] = []
         self._alerts: list[tuple[Any, ...]] = []
         self._open: dict[str, int] = defaultdict(int)
@@ -68,7 +73,11 @@ class UnitOfWork:
         """By claim, where this transaction joins several requests."""
         self.found: Row = {}
         """What there is at all that the ends of attempts can touch; read before anything is written, if a part asks."""
-        self._parts: dict[type[Any], Any] = {kind: kind(self) for kind in engine.participants}
+
+    @functools.cached_property
+    def _parts(self) -> dict[type[Any], Any]:
+        """Made when they are first asked for: a plain submission needs none of them."""
+        return {kind: kind(self) for kind in self.engine.participants}
 
     def part(self, kind: type[P]) -> P:
         """A feature's part in this unit of work."""
@@ -170,17 +179,19 @@ class UnitOfWork:
         if path is not None and path.rpartition(">")[2] in ENDED:
             self.tx.announce_end(row.root_id)
         self._events.append(
-            [
+            NewEvent(
                 self.now,
                 row.workspace,
+                verb,
+                actor or self.caller.actor,
                 row.id,
                 row.dag_id,
-                verb,
                 path,
-                actor or self.caller.actor,
                 self.request_of(row.id, row.fence),
-            ]
-            + [fence, reason, data]
+                fence,
+                reason,
+                data,
+            )
         )
 
     def request_of(self, task_id: str, fence: int) -> str | None:
@@ -190,20 +201,9 @@ class UnitOfWork:
         self, workspace: str, verb: str, *, dag_id: str | None = None, data: dict[str, Any] | None = None
     ) -> None:
         """An event that is about no single task."""
+        caller = self.caller
         self._events.append(
-            [
-                self.now,
-                workspace,
-                None,
-                dag_id,
-                verb,
-                None,
-                self.caller.actor,
-                self.caller.request_id,
-                None,
-                None,
-                data,
-            ]
+            NewEvent(self.now, workspace, verb, caller.actor, dag_id=dag_id, request_id=caller.request_id, data=data)
         )
 
     def end_attempt(
@@ -248,15 +248,12 @@ class UnitOfWork:
 
     def accept(self, rows: Sequence[Row], results: Mapping[Token, str], verdicts: Mapping[str, str | None]) -> None:
         """Attempts that the statement `complete_tasks` has ended: their rows and events are written at the end."""
-        now, self._accepted = self.now, [*self._accepted, *rows]
-        self._attempts += [
-            (
-                row["id"], row["fence"], row["round"], row["last_agent_id"], row["last_runtime_id"], row["claimed_at"],
-                row["started_at"], now, "completed", False, None, None, None, row["attempt_cost"], 0,
-                results[Token(row["id"], row["fence"])], verdicts.get(row["id"]),
-            )
-            for row in rows
-        ]  # fmt: skip
+        self._results += [(row["id"], results[Token(row["id"], row["fence"])], verdicts.get(row["id"])) for row in rows]
+        self.end_accepted(rows)
+
+    def end_accepted(self, rows: Sequence[Row]) -> None:
+        """The same where the rows of the attempts are written."""
+        self._accepted += rows
         for row in rows:
             self._open[row["dag_id"]] -= 1
             self.tx.announce_end(row["root_id"], to_others=bool(row["awaited"]))
@@ -267,13 +264,12 @@ class UnitOfWork:
         """In the column order of the statement `insert_attempts`."""
         self._attempts.append(attempt)
 
-    def add_event(self, event: list[Any]) -> None:
-        """In the column order of the statement `insert_events`."""
+    def add_event(self, event: NewEvent) -> None:
         self._events.append(event)
 
-    def add_events(self, events: list[tuple[Any, ...]]) -> None:
-        """The same for many that are written as they are: data is JSON text already."""
-        self._written += events
+    def add_batch(self, alike: Alike, items: Iterable[BatchItem]) -> None:
+        """The same event of tasks that are DAGs of their own."""
+        self._batches.add(alike, items)
 
     def dead_letter(self, row: TaskRow, *, reason: str, error: str | None, poison: bool) -> None:
         """Add the dead letter of this round."""
@@ -293,7 +289,8 @@ class UnitOfWork:
     def alert(self, workspace: str, kind: str, task_id: str | None = None, **facts: Any) -> None:
         """Raise an alert and attach its kind to the event just emitted."""
         event = self._events[-1]
-        event[10] = {**(event[10] or {}), "alerts": [*(event[10] or {}).get("alerts", ()), kind]}
+        data = event.data or {}
+        event.data = {**data, "alerts": [*data.get("alerts", ()), kind]}
         named = facts if task_id is None else {**facts, "task": ids.show_task(task_id)}
         message = alert_kinds.words(kind, named)
         self._alerts.append(
@@ -338,6 +335,8 @@ class UnitOfWork:
         await self._fail_agents()
         for part in self._parts.values():
             await part.save()
+        if self._results:
+            await self.tx.run("insert_accepted", items=self._results, now=self.now)
         await self.tx.insert("insert_attempts", self._attempts)
         await self.tx.insert("insert_dead_letters", self._letters)
         await self.save_events()
@@ -347,8 +346,8 @@ class UnitOfWork:
             await self.tx.run("save_tasks", items=[to_save(self.rows[i]) for i in sorted(self.changed)])
 
     async def save_events(self) -> None:
-        events = [(*event[:10], None if event[10] is None else as_json(event[10])) for event in self._events]
-        await self.tx.insert("insert_events", self._written + events)
+        await self._batches.save(self.tx)
+        await self.tx.insert("insert_events", [event.row() for event in self._events])
         if self._alerts:
             await self.tx.insert("insert_alerts", self._alerts)
 
@@ -389,28 +388,40 @@ class UnitOfWork:
 
     def _emit_for_lone(self, lone: set[str]) -> None:
         """A lone task is its own DAG: its last event says how that ended."""
-        caller = self.caller
-        accepted = [
-            (
-                self.now, row["workspace"], row["id"], row["dag_id"], "completed", _COMPLETED,
-                caller.for_agent(row["last_agent_id"]), self.request_of(row["id"], row["fence"]), row["fence"], None,
-                _LONE if row["dag_id"] in lone else None,
-            )
-            for row in self._accepted
-        ]  # fmt: skip
-        self._written = accepted + self._written  # an end is before what it frees
+        self._emit_accepted(lone)
         for event in self._events:
-            if event[2] is None or event[3] not in lone or event[5] is None:
+            if event.task_id is None or event.dag_id not in lone or event.path is None:
                 continue
-            end = event[5].rpartition(">")[2]
-            status = {
-                "completed": "completed",
-                "cancelled": "cancelled",
-                "dead_lettered": "failed",
-                "failed": "failed",
-            }.get(end)
-            if status and event[4] != "retried" and event[2] not in self._superseded:
-                event[10] = {**(event[10] or {}), "dag": status}
+            status = _DAG_ENDS.get(event.path.rpartition(">")[2])
+            if status and event.verb != "retried" and event.task_id not in self._superseded:
+                event.data = {**(event.data or {}), "dag": status}
+
+    def _emit_accepted(self, lone: set[str]) -> None:
+        """Written before the other events: an end is before what it frees."""
+        batches: dict[tuple[str, str, str, str | None], list[BatchItem]] = defaultdict(list)
+        members: list[NewEvent] = []
+        for row in self._accepted:
+            id_, fence, workspace, agent = row["id"], row["fence"], row["workspace"], row["last_agent_id"]
+            request_id = self.request_of(id_, fence)
+            if row["dag_id"] == id_ and id_ in lone:
+                began = row["claimed_at"] if row["started_at"] is None else row["started_at"]
+                batches[workspace, agent, row["type"], request_id].append((id_, fence, self.now - began))
+            else:
+                actor = self.caller.for_agent(agent)
+                members.append(
+                    NewEvent(
+                        self.now, workspace, "completed", actor, id_, row["dag_id"], _COMPLETED, request_id, fence,
+                        data={"dag": "completed"} if row["dag_id"] in lone else None,
+                    )
+                )  # fmt: skip
+        for (workspace, agent, type_, request_id), items in batches.items():
+            self.add_batch(self.completed_alone(workspace, agent, type_, request_id), items)
+        self._events = members + self._events
+
+    def completed_alone(self, workspace: str, agent: str, type_: str, request_id: str | None) -> Alike:
+        """The event of tasks that are DAGs of their own."""
+        actor = self.caller.for_agent(agent)
+        return Alike(workspace, "completed", _COMPLETED, actor, request_id, _LONE, type_)
 
     async def _save_dags(self, locked: dict[str, Any]) -> None:
         if not locked:

@@ -32,7 +32,7 @@ async def poll_yields(tx: Tx, engine: Engine) -> dict[str, int]:
     preempting = {name: resolver for name, resolver in known.items() if resolver.anywhere(_preempts)}
     if not preempting:
         return NOWHERE
-    work = UnitOfWork(tx, engine, Caller("duty:preempt"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:preempt"))
     asked = 0
     for name, resolver in preempting.items():
         await tx.run("drop_yields", workspace=name)

@@ -8,7 +8,7 @@ Kind = Literal["agent_type", "key"]
 
 
 def kind(serialize_by: Kind | None, serial_key: str | None) -> Kind | None:
-    """By which key a task is serialized; one that names no key runs beside all others."""
+    """By which key a task is serialized; one without a key runs in parallel with all others."""
     return None if serialize_by == "key" and serial_key is None else serialize_by
 
 

@@ -58,7 +58,7 @@ def put_to_test(circuit: Circuit, rule: Breaker, claim: Claim, until: float, now
 
 
 def probe_until(timeout_sec: float | None, grace: float, claim_ttl_sec: float | None, now: float) -> float:
-    """When a task under test whose end no one told gives its place to the next."""
+    """When a trial task that never reported its end gives its place to the next."""
     return now + (claim_ttl_sec or 0.0) + (timeout_sec or MAX_PROBE_SEC) * grace
 
 

@@ -39,11 +39,17 @@ class Breakers(Participant):
     def __init__(self, work: UnitOfWork) -> None:
         super().__init__(work)
         self._ended: list[_EndedAttempt] = []
+        self._lost: set[tuple[Name, str | None]] = set()
 
     def attempt_ended(self, end: AttemptEnd) -> None:
         self.asks = True
-        row = end.row
-        self._ended.append(_EndedAttempt((row.workspace, row.type), (row.id, row.fence), end.outcome, end.reason))
+        row, name, outcome = end.row, (end.row.workspace, end.row.type), end.outcome
+        if end.lost and outcome == "failed":
+            # A process that died holding a hundred tasks is one failure of their type, not a hundred.
+            if (name, row.runtime_id) in self._lost:
+                outcome = "reclaimed"
+            self._lost.add((name, row.runtime_id))
+        self._ended.append(_EndedAttempt(name, (row.id, row.fence), outcome, end.reason))
 
     def attempts_accepted(self, rows: Sequence[Row]) -> None:
         if rows[0]["guarded"]:

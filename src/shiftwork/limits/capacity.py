@@ -24,13 +24,15 @@ OVERFLOW = "overflow"
 """Why a task was cancelled that was dropped from a full queue."""
 
 
-async def enter(tx: Tx, engine: Engine, workspace: str) -> None:
+async def enter(tx: Tx, engine: Engine, workspace: str) -> bool:
     """Wait for the turn to submit, where room is limited: two that count at once would both find the last place.
 
-    Taken before any row is locked: anyone who holds it waits for no one who waits for it.
+    Taken before any row is locked: anyone who holds it waits for no one who waits for it. Whether room is limited.
     """
-    if capacity_policy.limits_of((await engine.settings_cache.load(tx, workspace)).settings()) is not None:
-        await tx.advisory_lock(f"capacity:{workspace}")
+    if capacity_policy.limits_of((await engine.settings_cache.load(tx, workspace)).settings()) is None:
+        return False
+    await tx.advisory_lock(f"capacity:{workspace}")
+    return True
 
 
 async def admit(work: UnitOfWork, workspace: str, priorities: Iterable[float]) -> None:

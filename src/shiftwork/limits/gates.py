@@ -11,6 +11,7 @@ from shiftwork.engine import model_choice, retry
 from shiftwork.limits.model import Closed, GateName
 from shiftwork.model import keys
 from shiftwork.model.keys import Key
+from shiftwork.providers.prices import usual_cost
 
 if TYPE_CHECKING:
     from shiftwork.engine.lanes import ClaimFilter, Lane
@@ -23,8 +24,9 @@ NAMES: dict[str, GateName] = {
     "breaker": "breaker_open",
     "cooldown": "cooldown",
     "limit": "limit",
+    "account": "account",
 }
-"""What a caller is told about each kind of gate that hands out nothing."""
+"""The message to callers for each kind of closed gate."""
 
 OF_TYPES = frozenset({"pause", "breaker"})
 """Gates that are closed for a type or for everything; the others are for a key of provider, account, model and type."""
@@ -45,6 +47,8 @@ class Gates:
         self.on_trial: set[str] = set()
         """Types of which one task may go, to see whether it fares better."""
         self.limits: list[Key] = []
+        self.has_spare = True
+        """Whether the account has quota that would lapse; types with `use_before_reset` go only then."""
         self._stopped: set[str] = set()
         self._resting: list[Key] = []
         self._suited: dict[int, bool] = {}
@@ -82,6 +86,8 @@ class Gates:
         key = lane.key
         if WHOLE in self._stopped or key.type in self._stopped:
             return False
+        if not self.has_spare and self._resolver.settings(key.type).use_before_reset:
+            return False
         if not self._resting:
             return self._wants.may_take(lane)
         return self._wants.may_take(lane) and self.may_work_on(key.type, key.models, key.fallback)
@@ -111,7 +117,11 @@ class Gates:
         preferences = retry.models(constraints.get("model_preferences", ()), fallback, row["attempts"])
         if not preferences:
             return None
-        choice = self.choose(row["type"], preferences, retry.fallback(fallback, row["attempts"]))
+        others = retry.fallback(fallback, row["attempts"])
+        if constraints.get("model_order") == "cheapest":
+            by_price = sorted({*preferences, *others}, key=lambda name: (usual_cost(name), name))
+            preferences, others = tuple(by_price), ()
+        choice = self.choose(row["type"], preferences, others)
         return None if choice is None else choice.model
 
     def may_work_on(self, type_: str, preferences: Sequence[str], fallback: Sequence[str]) -> bool:
@@ -206,6 +216,11 @@ def _reason(row: Row) -> Reason:
     if kind == "cooldown":
         who = f"agent {row['agent_id']}" if row["agent_id"] else "everyone"
         what = f"{scope} cools down for {who}: {row['reason'] or 'no reason given'}"
-        return Reason("cooldown", what, "the time passes, or the cooldown is lifted", until)
+        lifts = "the time passes, or the cooldown is lifted"
+        return Reason(
+            "cooldown", what, lifts if until is not None else "its key is renewed and the cooldown lifted", until
+        )
+    if kind == "account":
+        return Reason("account", f"{scope} rests: {row['reason']}", "the window resets", until)
     lifts = "a task that uses it ends" if until is None else "the time passes"
     return Reason("limit", f"the limit of {scope} is reached", f"{lifts}, or the limit is raised", until)

@@ -10,7 +10,7 @@ from msgspec import Meta
 from shiftwork.limits.breaker_policy import State
 from shiftwork.model.bounds import MAX_NAME, MAX_NUMBER
 
-GateName = Literal["paused", "breaker_open", "cooldown", "limit", "budget"]
+GateName = Literal["paused", "breaker_open", "cooldown", "limit", "account", "budget"]
 
 
 class Breaker(msgspec.Struct, frozen=True):
@@ -42,7 +42,8 @@ class Cooldown(msgspec.Struct, frozen=True):
     type: str | None
     agent_id: str | None
     since: float
-    until: float
+    until: float | None
+    """Null where credentials were refused: until it is lifted."""
     reason: str | None
     by: str
 

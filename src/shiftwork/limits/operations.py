@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from shiftwork.accounts import windows
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.limits import breaker_policy, breakers, gates, quotas, rate_limits, window_policy
@@ -113,7 +114,8 @@ async def _configure(tx: Tx, engine: Engine, caller: Caller, workspace: str, con
 async def list_cooldowns(tx: Tx, engine: Engine, caller: Caller, workspace: str) -> list[Cooldown]:
     rows = await tx.all("read_gates", workspace=workspace)
     live = [row for row in rows if row["kind"] == "cooldown" and gates.is_shut(row, tx.now)]
-    return [_cooldown(row) for row in sorted(live, key=lambda row: (row["until"], row["scope"], row["agent_id"]))]
+    live.sort(key=lambda row: (row["until"] is None, row["until"] or 0.0, row["scope"], row["agent_id"]))
+    return [_cooldown(row) for row in live]
 
 
 def _cooldown(row: Row) -> Cooldown:
@@ -148,8 +150,9 @@ async def lift_cooldown(tx: Tx, engine: Engine, caller: Caller, workspace: str, 
     gone = await tx.all("open_gates", items=[(workspace, of.text, kind) for kind in ("cooldown", "slowdown")])
     if not gone:
         return False
-    await gates.wake(tx, workspace, [of])
     work = UnitOfWork(tx, engine, caller)
+    await windows.clear(work, workspace, of)
+    await gates.wake(tx, workspace, [of])
     work.emit_for(workspace, "cooldown_lifted", data={"key": of.text})
     await work.save_events()
     return True

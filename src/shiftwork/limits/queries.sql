@@ -22,7 +22,7 @@ delete from gates where (workspace, scope, kind) in (select items.workspace, ite
 returning workspace, scope, kind
 
 -- name: due_gates
--- Those whose time has come, and no one was told.
+-- Those that are due and not announced yet.
 select * from gates where until <= :now and not told order by until, workspace, scope, kind, agent_id limit :count
 {postgres: for update skip locked}
 
@@ -92,9 +92,13 @@ returning task_id, fence, workspace, key, at, tokens, used_before
 insert into claim_models (task_id, fence, model) select id, fence, model from {items} where true
 on conflict (task_id) do update set fence = excluded.fence, model = excluded.model
 
--- name: models_of
+-- name: handed_with_claims
+-- The model and the account that came with the last claim of these tasks, where it brought one.
 -- rows items: id uuid
-select m.task_id, m.fence, m.model from {items} join claim_models m on m.task_id = items.id
+select t.id as task_id, t.fence, m.model, c.account from {items} join tasks t on t.id = items.id
+left join claim_models m on m.task_id = t.id and m.fence = t.fence
+left join claim_accounts c on c.task_id = t.id and c.fence = t.fence
+where m.model is not null or c.account is not null
 
 -- name: delete_claim_models
 -- rows items: id uuid

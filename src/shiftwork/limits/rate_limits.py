@@ -1,7 +1,7 @@
 """Limits in the store: what claims take of them, and what they release at their end.
 
 The row of a limit is locked last, so that anyone who waits for it keeps no one waiting; what a live claim has taken
-is beside it and goes with the claim, in the same transaction.
+is stored with it and goes with the claim, in the same transaction.
 """
 
 from __future__ import annotations

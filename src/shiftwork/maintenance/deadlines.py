@@ -25,7 +25,7 @@ async def deadlines(tx: Tx, engine: Engine) -> Counts:
     due = await tx.all("due_deadlines", now=tx.now, count=BATCH)
     if not due:
         return {}
-    work = UnitOfWork(tx, engine, Caller("duty:deadlines"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:deadlines"))
     passed = [row for row in await work.lock(row["id"] for row in due) if _has_passed(row, tx.now)]
     cancelled = set()
     for row in passed:
@@ -51,7 +51,7 @@ async def expiries(tx: Tx, engine: Engine) -> Counts:
     due = await tx.all("due_expiries", now=tx.now, count=BATCH)
     if not due:
         return {}
-    work = UnitOfWork(tx, engine, Caller("duty:expiries"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:expiries"))
     expired = set()
     for row in await work.lock(row["id"] for row in due):
         if row.expires_at is None or row.expires_at > tx.now or row.state not in WAITING:

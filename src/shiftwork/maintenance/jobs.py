@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
@@ -20,6 +22,7 @@ from shiftwork.limits.capacity_policy import is_counted
 from shiftwork.maintenance import rotation
 from shiftwork.model import ids
 from shiftwork.model.states import State
+from shiftwork.settings.model import MONTH_SEC
 from shiftwork.store.store import Tx
 from shiftwork.triggers.firing import KEEP_FIRINGS_SEC
 from shiftwork.waits import guard
@@ -43,7 +46,7 @@ async def promote(tx: Tx, engine: Engine) -> Counts:
     due = await tx.all("due_retries", now=tx.now, count=BATCH)
     if not due:
         return {}
-    work = UnitOfWork(tx, engine, Caller("duty:promote"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:promote"))
     promoted = 0
     for row in await work.lock(row["id"] for row in due):
         if row.status != State.RETRYING or row.available_at is None or row.available_at > tx.now:
@@ -65,7 +68,7 @@ async def rerank(tx: Tx, engine: Engine) -> Counts:
     due = await tx.all("due_reranks", now=tx.now, count=BATCH)
     if not due:
         return {}
-    work = UnitOfWork(tx, engine, Caller("duty:rerank"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:rerank"))
     rows = [row for row in await work.lock(row["id"] for row in due) if row.status == State.READY]
     settings = await work.settings(rows)
     for row in rows:
@@ -88,7 +91,7 @@ async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
     due = await tx.all("due_blocks", now=tx.now, count=BATCH)
     if not due:
         return {}
-    work = UnitOfWork(tx, engine, Caller("duty:dependencies"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:dependencies"))
     rows = await work.lock(row["id"] for row in due)
     missing: dict[str, list[str]] = {}
     for edge in await tx.all("missing_dependencies", items=[(row.root_id,) for row in rows]):
@@ -135,7 +138,7 @@ async def stale(tx: Tx, engine: Engine) -> Counts:
     found = await tx.all("stranded", count=BATCH)
     if not found:
         return counts
-    work = UnitOfWork(tx, engine, Caller("duty:stale"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:stale"))
     repaired = 0
     for row in await work.lock(row["id"] for row in found):
         open_ = await count_waiting(work, row.root_id)
@@ -167,29 +170,57 @@ async def displaced(tx: Tx, engine: Engine) -> Counts:
     for workspace in await tx.all("displaced_workspaces"):
         found = await capacity.places(tx, engine, workspace["name"], BATCH - resubmitted)
         verdict = ReviewDecision("retry", "there is room again")
-        outcomes = await review(tx, engine, Caller("duty:displaced"), found, verdict) if found else []
+        outcomes = await review(tx, engine, Caller("maintenance:displaced"), found, verdict) if found else []
         resubmitted += sum(1 for outcome in outcomes if outcome.error is None)
     return {"resubmitted": resubmitted} if resubmitted else {}
 
 
 async def retention(tx: Tx, engine: Engine) -> Counts:
-    """Move what ended long ago into the archive, where it stays readable by its id; forget old requests and alerts."""
-    archived = alerts = 0
-    names = rotation.next_of([row["name"] for row in await tx.all("list_workspaces")], engine.archived_to)
-    for name, resolver in (await engine.settings_cache.load_many(tx, names)).items():
+    """Archive tasks that ended long ago; remove archived tasks, events, requests and alerts that are old enough."""
+    counts: Counter[str] = Counter()
+    names = [row["name"] for row in await tx.all("list_workspaces")]
+    settings = {name: found.settings() for name, found in (await engine.settings_cache.load_many(tx, names)).items()}
+    for name in rotation.next_of(names, engine.archived_to):
         engine.archived_to = name
-        after_sec = resolver.settings().archive_after_sec
-        if after_sec is None:
-            continue
-        due = await tx.all("archivable", workspace=name, before=tx.now - after_sec, count=BATCH)
-        archived += await _archive(tx, engine, name, [row["id"] for row in due])
-        alerts += len(await tx.all("delete_alerts", workspace=name, before=tx.now - after_sec, count=BATCH))
-    forgotten = await tx.all("delete_replies", now=tx.now, count=BATCH)
-    unheard = await tx.all("delete_signals", before=tx.now - KEEP_SIGNALS_SEC, count=BATCH)
-    fired = await tx.all("delete_firings", before=tx.now - KEEP_FIRINGS_SEC, count=BATCH)
-    counts = {"archived": archived, "alerts": alerts, "replies": len(forgotten), "signals": len(unheard)}
-    counts["firings"] = len(fired)
+        after_sec, keep_sec = settings[name].archive_after_sec, settings[name].keep_archived_sec
+        if after_sec is not None:
+            before = tx.now - after_sec
+            found = {"workspace": name, "before": before, "newest": ids.first_at(before + 1), "count": BATCH}
+            due = await tx.all("archivable", **found)
+            counts["archived"] += await _archive(tx, engine, name, [row["id"] for row in due])
+            counts["alerts"] += len(await tx.all("delete_alerts", workspace=name, before=before, count=BATCH))
+        if keep_sec is not None:
+            counts["pruned"] += await _prune(tx, name, tx.now - keep_sec)
+    counts["events"] = await _prune_events(tx, [found.keep_events_sec for found in settings.values()])
+    counts["replies"] = len(await tx.all("delete_replies", now=tx.now, count=BATCH))
+    counts["signals"] = len(await tx.all("delete_signals", before=tx.now - KEEP_SIGNALS_SEC, count=BATCH))
+    counts["firings"] = len(await tx.all("delete_firings", before=tx.now - KEEP_FIRINGS_SEC, count=BATCH))
     return {name: count for name, count in counts.items() if count}
+
+
+async def _prune(tx: Tx, workspace: str, before: float) -> int:
+    """Remove archived tasks with their names and keys, marks of purged tasks, and DAGs without tasks; counts tasks."""
+    found = {"workspace": workspace, "before": before, "count": BATCH}
+    archived = await tx.all("prune_archive", **found)
+    gone = [(row["id"],) for row in archived]
+    if keys := [(workspace, row["key"], row["id"]) for row in archived if row["key"] is not None]:
+        await tx.run("drop_keys", items=keys)
+    if gone:
+        await tx.run("delete_names", items=gone)
+        await tx.run("delete_aliases", items=gone)
+    total = len(gone) + len(await tx.all("prune_tombstones", **found))
+    if total:
+        await tx.run("add_pruned", workspace=workspace, tasks=total)
+    await tx.all("prune_dags", **found)
+    return total
+
+
+async def _prune_events(tx: Tx, kept: Sequence[float | None]) -> int:
+    """One log holds the events of all workspaces, in order: it is cut where none of them needs it any more."""
+    if None in kept:
+        return 0
+    before = tx.now - max((keep_sec for keep_sec in kept if keep_sec is not None), default=MONTH_SEC)
+    return len(await tx.all("prune_events", before=before, count=10 * BATCH))
 
 
 async def _archive(tx: Tx, engine: Engine, workspace: str, uuids: list[str]) -> int:

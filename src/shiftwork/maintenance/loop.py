@@ -1,6 +1,6 @@
 """Runs each maintenance job when it is due, once for the whole fleet: the process that locks a job's row does it.
 
-A look (`looking.py`) says what is due, in one statement. It continues apart from the jobs: however long these take, it
+A poll (`poll.py`) says what is due, in one statement. It continues apart from the jobs: however long these take, it
 is known whether the store can be heard, and what waits for a moment is done at that moment.
 """
 
@@ -17,12 +17,13 @@ import msgspec
 
 from shiftwork.agents import presence
 from shiftwork.artifacts import maintenance as artifacts
+from shiftwork.batches import maintenance as batches
 from shiftwork.budgets import operations as budgets
 from shiftwork.engine.engine import NOWHERE, Engine
 from shiftwork.fairness import preemption, serial_keys
 from shiftwork.limits import maintenance as protection
 from shiftwork.maintenance import clock, deadlines, reclaim
-from shiftwork.maintenance import jobs as duties
+from shiftwork.maintenance import jobs as engine_jobs
 from shiftwork.maintenance.poll import IDLE_SEC, JobsSnapshot, is_due, poll
 from shiftwork.maintenance.write_probe import ProcessHeartbeat
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreError
@@ -31,6 +32,8 @@ from shiftwork.observe import maintenance as observe
 from shiftwork.search import maintenance as search
 from shiftwork.settings.model import Maintenance
 from shiftwork.snapshots import maintenance as snapshots
+from shiftwork.steering import maintenance as steering
+from shiftwork.store import crash_points
 from shiftwork.store.store import Tx
 from shiftwork.triggers import maintenance as triggers
 from shiftwork.waits import maintenance as waiting
@@ -46,14 +49,14 @@ MAX_BATCHES = 200
 NO_WORK = frozenset({"resting", "back_sec"})
 """Counts that do not say how much was done."""
 
-Duty = Callable[[Tx, Engine], Awaitable[dict[str, int] | None]]
+Job = Callable[[Tx, Engine], Awaitable[dict[str, int] | None]]
 """What it did; None where this process leaves it to others."""
 
 After = Callable[[Engine], Awaitable[dict[str, int]]]
 
 
 class JobSpec(NamedTuple):
-    run: Duty
+    run: Job
     period: Callable[[Maintenance], float]
     after: After | None = None
     """What is done after its turn, outside of its transaction."""
@@ -70,28 +73,30 @@ class JobSpec(NamedTuple):
 JOBS: dict[str, JobSpec] = {
     "clock": JobSpec(clock.correct, lambda m: m.reclaim_sec, looked_for=True),
     "presence": JobSpec(presence.reclaim_gone, lambda m: m.presence_sec, looked_for=True),
-    "health": JobSpec(duties.health, lambda m: m.reclaim_sec),
+    "health": JobSpec(engine_jobs.health, lambda m: m.reclaim_sec),
     "reclaim": JobSpec(reclaim.reclaim, lambda m: m.reclaim_sec, looked_for=True),
-    "promote": JobSpec(duties.promote, lambda m: m.retry_promoter_sec, looked_for=True, prompt=True),
+    "promote": JobSpec(engine_jobs.promote, lambda m: m.retry_promoter_sec, looked_for=True, prompt=True),
     "waits": JobSpec(waiting.waits, lambda m: m.retry_promoter_sec, looked_for=True, prompt=True),
     "approvals": JobSpec(waiting.approvals, lambda m: m.retry_promoter_sec, looked_for=True, prompt=True),
     "gates": JobSpec(protection.open_gates, lambda m: m.gates_sec, looked_for=True, prompt=True),
-    "rerank": JobSpec(duties.rerank, lambda m: m.rerank_sec, looked_for=True),
+    "rerank": JobSpec(engine_jobs.rerank, lambda m: m.rerank_sec, looked_for=True),
     "deadlines": JobSpec(deadlines.deadlines, lambda m: m.rerank_sec, looked_for=True, prompt=True),
     "expiries": JobSpec(deadlines.expiries, lambda m: m.rerank_sec, looked_for=True, prompt=True),
     "serials": JobSpec(serial_keys.maintain, lambda m: m.retry_promoter_sec, looked_for=True, prompt=True),
     "preempt": JobSpec(preemption.poll_yields, lambda m: m.rerank_sec),
-    "dependencies": JobSpec(duties.missing_dependencies, lambda m: m.dependencies_sec, looked_for=True),
+    "dependencies": JobSpec(engine_jobs.missing_dependencies, lambda m: m.dependencies_sec, looked_for=True),
     "budgets": JobSpec(budgets.maintain, lambda m: m.budgets_sec, looked_for=True),
     "triggers": JobSpec(triggers.elect, lambda m: m.triggers_sec, triggers.run, looked_for=True, prompt=True),
     "notifications": JobSpec(
         notifications.forget, lambda m: m.notifications_sec, notifications.fill, looked_for=True, slow=True
     ),
     "search": JobSpec(search.elect, lambda m: m.search_sec, search.fill, looked_for=True, slow=True),
-    "stale": JobSpec(duties.stale, lambda m: m.stale_sec, slow=True),
-    "displaced": JobSpec(duties.displaced, lambda m: m.dead_letter_sec, slow=True),
+    "batches": JobSpec(batches.elect, lambda m: m.batches_sec, batches.run, long=True, slow=True),
+    "instructions": JobSpec(steering.close_ended, lambda m: m.retention_sec, slow=True),
+    "stale": JobSpec(engine_jobs.stale, lambda m: m.stale_sec, slow=True),
+    "displaced": JobSpec(engine_jobs.displaced, lambda m: m.dead_letter_sec, slow=True),
     "metrics": JobSpec(observe.mark_seen, lambda m: m.metrics_sec, observe.measure, slow=True),
-    "retention": JobSpec(duties.retention, lambda m: m.retention_sec, slow=True),
+    "retention": JobSpec(engine_jobs.retention, lambda m: m.retention_sec, slow=True),
     "artifacts": JobSpec(artifacts.collect, lambda m: m.retention_sec, artifacts.remove, slow=True),
     "snapshot": JobSpec(
         snapshots.is_ours, lambda m: m.snapshot_sec, snapshots.take, long=True, looked_for=True, slow=True
@@ -228,13 +233,13 @@ async def _to_the_end(
     for _ in range(MAX_BATCHES):
         again = force or entry.prompt or bool(total)
         turn = functools.partial(_run_locked, engine=engine, name=name, entry=entry, period=period, force=again)
-        counts = await engine.store.run(turn)
+        counts = await crash_points.named(f"maintenance {name}", engine.store.run(turn))
         if counts is None:
             break
         total = total or {}
         for key, value in counts.items():
             total[key] = total.get(key, 0) + value
-        if sum(value for key, value in counts.items() if key not in NO_WORK) < duties.BATCH:
+        if sum(value for key, value in counts.items() if key not in NO_WORK) < engine_jobs.BATCH:
             break
     return total
 
@@ -242,10 +247,14 @@ async def _to_the_end(
 async def _afterwards(engine: Engine, name: str, after: After) -> dict[str, int]:
     """What fails outside of the database keeps no other job from its turn."""
     try:
-        return await after(engine)
+        return await crash_points.named(f"maintenance {name}", _called(after, engine))
     except ShiftworkError as error:
         log.warning("%s waits: %s", name, error)
         return {}
+
+
+async def _called(after: After, engine: Engine) -> dict[str, int]:
+    return await after(engine)
 
 
 async def _run_locked(

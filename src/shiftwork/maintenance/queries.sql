@@ -50,7 +50,8 @@ join names n on n.task_id = e.dependency and not n.known
 
 -- name: archivable
 -- Finished long ago, and no one waits for them any more. A lineage of several rows stays: they answer for each other.
-select t.id from tasks t where t.workspace = :workspace and t.status in ('completed', 'cancelled') and t.finished_at <= :before
+-- Ids are in the order of creation, so what was submitted since then is not even looked at.
+select t.id from tasks t where t.id < :newest and t.workspace = :workspace and t.status in ('completed', 'cancelled') and t.finished_at <= :before
   and not exists (select 1 from edges e where e.dependency = t.root_id and not e.satisfied)
   and not exists (select 1 from tasks x where x.dag_id = t.dag_id and x.dag_id <> x.id and x.finished_at is null)
   and not exists (select 1 from tasks x where x.id = t.dag_id and x.finished_at is null)
@@ -59,6 +60,36 @@ order by t.id limit :count {postgres: for update skip locked}
 
 -- name: insert_archive
 -- insert archive: id uuid, workspace text, external_id text, status text, type text, archived_at float, task json
+
+-- name: prune_archive
+delete from archive where id in (
+  select a.id from archive a where a.workspace = :workspace and a.archived_at < :before order by a.archived_at limit :count
+) returning id, task ->> 'idempotency_key' as key
+
+-- name: prune_tombstones
+delete from tombstones where task_id in (
+  select s.task_id from tombstones s where s.workspace = :workspace and s.at < :before order by s.at limit :count
+) returning task_id as id
+
+-- name: add_pruned
+insert into pruned (workspace, tasks) values (:workspace, :tasks)
+on conflict (workspace) do update set tasks = pruned.tasks + excluded.tasks
+
+-- name: prune_dags
+-- DAGs that ended long ago and have no task left.
+delete from dags where id in (
+  select d.id from dags d where d.workspace = :workspace and d.status in ('completed', 'cancelled') and d.created_at < :before
+    and d.finished_at < :before and not exists (select 1 from tasks t where t.dag_id = d.id and t.dag_id <> t.id)
+    and not exists (select 1 from tasks t where t.id = d.id)
+  order by d.created_at, d.id limit :count
+) returning id
+
+-- name: prune_events
+-- Only the oldest are looked at. What the metrics have not counted yet stays.
+delete from events where seq in (
+  select e.seq from (select x.seq, x.at from events x order by x.seq limit :count) as e where e.at < :before
+    and e.seq <= coalesce((select m.folded_to from meter_marks m where m.name = 'log'), e.seq)
+) returning seq
 
 -- name: stranded
 -- Tasks whose waiting count and open edges and waits disagree: must always be none.

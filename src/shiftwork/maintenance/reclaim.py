@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from shiftwork.batches.policy import provider_of
 from shiftwork.engine import finish, lease_policy
 from shiftwork.engine.decide import after_loss
 from shiftwork.engine.engine import Caller, Engine
@@ -38,7 +39,7 @@ async def reclaim(tx: Tx, engine: Engine) -> Counts:
 
     A claim that rests is not touched: other processes may have heard what this one could not.
     """
-    work = UnitOfWork(tx, engine, Caller("duty:reclaim"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:reclaim"))
     judged = await _assess_due(work)
     if judged.alive:
         await tx.run("move_checks", items=judged.alive)
@@ -81,6 +82,9 @@ def _verdict(
     row: TaskRow, beat: Row, settings: Settings, work: UnitOfWork
 ) -> lease_policy.Expired | lease_policy.Alive | None:
     """Whether a claim is over; None where its agent is silent, and that proves nothing yet."""
+    if provider_of(row.agent_id) and row.status == State.RUNNING and row.lease_until is not None:
+        in_time = work.now < row.lease_until  # a batch is silent until it ends
+        return lease_policy.Alive(row.lease_until) if in_time else lease_policy.Expired(reasons.HEARTBEAT_TIMEOUT)
     if beat["agent_status"] == "failed" and row.status != State.VALIDATING:
         return lease_policy.Expired(reasons.HEARTBEAT_TIMEOUT)
     facts, stalls = _facts(row, beat), work.engine.store.stall_detector

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shiftwork.mcp.desk import McpSession
+from shiftwork.mcp.mcp_session import McpSession
 from shiftwork.model.errors import NotFound
 
 QUEUE = "shiftwork://queue"

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,6 +32,14 @@ def read(value: Any, kind: type[T], where: str = "") -> T:
         what, _, path = str(error).partition(" - at ")
         place = path.strip("`").removeprefix("$").lstrip(".")
         raise InputError(what, where=f"{where}.{place}".strip(".") or None, hint=times.hint(what)) from None
+
+
+def read_all(values: Sequence[Any], kind: type[T], where: str) -> list[T]:
+    """The same of many values at once; where one is wrong, it is looked for."""
+    if not any(isinstance(value, msgspec.Struct) for value in values):
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(values, list[kind])  # type: ignore[valid-type]  # known when it runs
+    return [read(value, kind, f"{where}[{place}]") for place, value in enumerate(values)]
 
 
 def plain(value: Any, where: str) -> Any:
@@ -63,7 +72,7 @@ def to_json(value: Any, limit: int, bounds: Bounds, where: str) -> str:
         raise TooLarge(f"{len(text)} bytes of JSON, at most {limit} are allowed", where=where)
     if b"\\u0000" in text and _NUL.search(text):
         raise BadText("text holds a NUL character", where=where)
-    if text.count(b"[") + text.count(b"{") > bounds.depth and depth(value) > bounds.depth:
+    if len(text) > bounds.depth < text.count(b"[") + text.count(b"{") and depth(value) > bounds.depth:
         raise TooLarge(f"nested deeper than {bounds.depth} levels", where=where)
     if b"null" in text and _has_nonfinite(value):
         raise InputError("NaN and infinity have no JSON form", where=where)

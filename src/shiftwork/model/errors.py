@@ -402,6 +402,20 @@ class StoreUnavailable(StoreError):
     hint = "The database cannot be reached; acknowledged work is safe, try again."
 
 
+class WorkspaceMoving(StoreError):
+    """The workspace is being moved to another database, and its writes wait until it is there."""
+
+    code = "workspace_moving"
+    hint = "Try again in a few seconds; nothing was changed."
+
+
+class WorkspaceMoved(StoreError):
+    """The workspace is in another database now. A queue that was opened by its map finds it there."""
+
+    code = "workspace_moved"
+    hint = "Open the queue by its map, shiftwork+map:/path/map.toml; nothing was changed."
+
+
 class RedisUnavailable(StoreError):
     """The Redis server of a bridge cannot be reached, or refuses what is asked of it."""
 

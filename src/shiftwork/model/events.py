@@ -15,7 +15,7 @@ _ARRIVED: dict[str, str] = {
     State.DEAD_LETTERED: "task.dead_lettered",
     State.CANCELLED: "task.cancelled",
 }
-"""What is told when a path ends in a state, besides the verb's own name."""
+"""The event of a path that ends in a state, in addition to the verb's own name."""
 
 _NAMES: dict[str, str] = {
     "submitted": "task.created",
@@ -48,6 +48,8 @@ _NAMES: dict[str, str] = {
     "heartbeat": "task.heartbeat",
     "session": "task.session",
     "usage": "task.usage",
+    "batched": "task.batched",
+    "batch_missed": "task.batch_missed",
     "step": "task.step",
     "effect": "task.effect",
     "merged": "task.merged",
@@ -60,6 +62,9 @@ _NAMES: dict[str, str] = {
     "rejected": "approval.rejected",
     "question_answered": "question.answered",
     "question_expired": "question.expired",
+    "instruction_sent": "instruction.sent",
+    "instruction_delivered": "instruction.delivered",
+    "instruction_acknowledged": "instruction.acknowledged",
 }
 
 _OF_THE_QUEUE = (
@@ -69,15 +74,16 @@ _OF_THE_QUEUE = (
     *("capacity.warning", "capacity.critical", "capacity.normal", "pool.below_minimum", "pool.restored"),
     *("condition.began", "condition.over", "artifact.added"),
     *("breaker.opened", "breaker.half_open", "breaker.closed", "queue.slowdown", "cooldown.started", "cooldown.lifted"),
-    *("limit.set", "limit.removed"),
+    *("limit.set", "limit.removed", "account.set", "account.removed", "account.used_up"),
     *("sink.added", "sink.updated", "sink.paused", "sink.resumed", "sink.removed", "sink.tested", "sink.redelivered"),
     *("budget.changed", "budget.warned", "budget.closed", "budget.opened"),
     *("trigger.saved", "trigger.paused", "trigger.resumed", "trigger.removed"),
     *("type.saved", "type.removed"),
     *("trigger.fired", "trigger.skipped", "trigger.refused"),
-    *("snapshot.taken", "quota.set", "entry.refused"),
+    *("batch.posted", "batch.ended"),
+    *("snapshot.taken", "quota.set", "entry.refused", "workspace.moved"),
 )
-"""Told of no single task."""
+"""Events that concern no single task."""
 
 
 def names(verb: str, path: str | None, data: dict[str, Any] | None = None) -> list[str]:

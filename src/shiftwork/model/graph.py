@@ -61,3 +61,23 @@ def _parents_first(edges: Edges) -> list[str]:
             if missing[dependent] == 0:
                 order.append(dependent)
     return order
+
+
+def components(edges: Edges) -> list[list[str]]:
+    """The keys, in groups that edges between keys join."""
+    leader = {dependent: dependent for dependent in edges}
+
+    def find(node: str) -> str:
+        while leader[node] != node:
+            leader[node] = leader[leader[node]]
+            node = leader[node]
+        return node
+
+    for dependent, above in edges.items():
+        for dependency in above:
+            if dependency in leader:
+                leader[find(dependent)] = find(dependency)
+    groups: dict[str, list[str]] = {}
+    for dependent in edges:
+        groups.setdefault(find(dependent), []).append(dependent)
+    return list(groups.values())

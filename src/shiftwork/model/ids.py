@@ -51,6 +51,11 @@ class IdMaker:
         return [f"{head}{tail:012x}" for tail in range(start, start + count)]
 
 
+def first_at(now: float) -> str:
+    """The lowest UUID of a time: what was made before it is lower."""
+    return _as_uuid7((max(0, int(now * 1000)) & (1 << 48) - 1) << 74)
+
+
 def _as_uuid7(value: int) -> str:
     """Lay 122 ordered bits around the version and variant fields of a UUIDv7."""
     bits = (value >> 74) << 80 | 0x7 << 76 | (value >> 62 & 0xFFF) << 64 | 0b10 << 62 | value & (1 << 62) - 1
@@ -66,6 +71,12 @@ def show_task(uuid: str) -> str:
 def show_dag(uuid: str) -> str:
     """`dag_01J…`: how a DAG id is written."""
     return "dag_" + _crockford(uuid)
+
+
+def show_lone(uuid: str) -> tuple[str, str]:
+    """Both of a task that is a DAG of its own."""
+    digits = _crockford(uuid)
+    return "task_" + digits, "dag_" + digits
 
 
 def show_delivery(uuid: str) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from shiftwork.model.instructions import Instruction
 from shiftwork.model.outcome import Token
 from shiftwork.model.task import Fields, Name, NewVerdict, Text, Usage
 
@@ -103,3 +104,5 @@ class HeartbeatReply(msgspec.Struct, frozen=True):
     reason: str | None = None
     slow_down_sec: float | None = None
     """For how long to go slow, since someone met a rate limit."""
+    instructions: list[Instruction] = []
+    """Sent to the holder of the task and not yet acknowledged, in order."""

@@ -17,10 +17,13 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Priority = Annotated[float, Meta(ge=0, le=100)]
 PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
+Urgency = Literal["normal", "batch"]
 Dollars = Annotated[float, Meta(ge=0, le=1e9)]
 Traceparent = Annotated[str, Meta(pattern=r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$")]
 """As the W3C recommendation on trace context writes it."""
 
+PUBLISHED = "published"
+"""The hold of a task that is offered to workers of another system."""
 SCHEDULED = "scheduled"
 """The hold of a pending task whose time has not come."""
 
@@ -42,6 +45,8 @@ class Constraints(Fields):
     required_capabilities: list[Name] = []
     model_preferences: list[Name] = []
     fallback_models: list[Name] = []
+    model_order: Literal["listed", "cheapest"] = "listed"
+    """Which of its models a claim uses: the first listed, or the cheapest by public prices."""
 
 
 class Spec(Fields):
@@ -90,6 +95,8 @@ class NewTask(Fields):
     timeout_sec: Annotated[float, Meta(gt=0)] | timedelta | None = None
     retry: dict[str, Any] | None = None
     delivery: Literal["at_least_once", "at_most_once"] | None = None
+    urgency: Urgency = "normal"
+    """`batch`: it may wait a day for half the price. Its payload names a provider and the request for it."""
     estimated_cost_usd: Dollars | None = None
     tree_budget_usd: Dollars | None = None
     """What the task may cost in all its attempts, with everything that is spawned under it."""
@@ -132,6 +139,7 @@ class TaskOptions(TypedDict, total=False):
     timeout_sec: Annotated[float, Meta(gt=0)] | timedelta | None
     retry: Mapping[str, Any] | None
     delivery: Literal["at_least_once", "at_most_once"] | None
+    urgency: Urgency
     estimated_cost_usd: Dollars | None
     tree_budget_usd: Dollars | None
     target_agent_id: Name | None
@@ -184,9 +192,12 @@ class Changes(Fields):
 class Usage(Fields):
     """What was spent since the last report, and on which model."""
 
-    cost_usd: Annotated[float, Meta(ge=0, le=MAX_REPORTED_USD)] = 0
+    cost_usd: Annotated[float, Meta(ge=0, le=MAX_REPORTED_USD)] | None = None
+    """Null where it is not known: then it is computed from tokens and model by public prices."""
     tokens_in: Annotated[int, Meta(ge=0, le=MAX_REPORTED_TOKENS)] = 0
     tokens_out: Annotated[int, Meta(ge=0, le=MAX_REPORTED_TOKENS)] = 0
+    tokens_cached: Annotated[int, Meta(ge=0, le=MAX_REPORTED_TOKENS)] = 0
+    """The part of `tokens_in` that came from a cache: it only matters for the price."""
     model: Name | None = None
 
 
@@ -218,6 +229,8 @@ class Claim(msgspec.Struct, frozen=True):
     execution_deadline: float | None
     model: str | None = None
     """The model to work with, where the task says which it may have."""
+    account: str | None = None
+    """The account to use, where the agent has several."""
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -368,6 +381,7 @@ class Task(msgspec.Struct, frozen=True):
     created_by: str | None = None
     timeout_sec: float | None = None
     delivery: str = "at_least_once"
+    urgency: Urgency = "normal"
     estimated_cost_usd: float | None = None
     tree_budget_usd: float | None = None
     progress: Any = None

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, UnsetType
 
-from shiftwork.model.errors import ConflictError, IdInUse, NotFound
+from shiftwork.model.errors import ConflictError, HookRefused, IdInUse, Malformed, NotFound, TooLarge
 from shiftwork.model.task import Name, PageSize, Text
 from shiftwork.notifications.model import (
     ALL_ALERTS,
@@ -18,6 +18,7 @@ from shiftwork.notifications.model import (
     Secret,
     Sink,
     SinkFilter,
+    SlackAnswer,
     Status,
 )
 from shiftwork.operation.declare import Namespace, operation
@@ -42,11 +43,12 @@ class Sinks(Namespace, name="sinks", group="Notifications"):
         server: Address | None = None,
         sender: Address | None = None,
     ) -> AddedSink:
-        """Notify a webhook, a Slack-compatible one or e-mail addresses of what happens from now on.
+        """Notify a webhook, a Slack-compatible one, e-mail addresses or any service of apprise from now on.
 
         `address` is a URL, or e-mail addresses with commas between; e-mail goes through the mail server `server`
         (`smtp://user@host:587` or `smtps://user@host:465`) and comes from `sender`. `secret` signs webhooks
-        (`whsec_…`) or is the password at the mail server. A secret generated for a webhook is returned only here.
+        (`whsec_…`), is the password at the mail server, or is the signing secret of a Slack app, whose messages then
+        have buttons to answer with. A secret generated for a webhook is returned only here.
         `allow_private` permits an address that is not public.
         """
 
@@ -117,3 +119,15 @@ class Deliveries(Namespace, name="deliveries", group="Notifications"):
         limit: PageSize = 100,
     ) -> list[Delivery]:
         """Return deliveries to all sinks or to one, newest first. Continue `after` the id of the last."""
+
+
+class SlackButtons(Namespace, name="slack", group="Notifications"):
+    """Where Slack posts what people press; served over HTTP alone."""
+
+    @operation("POST /api/sinks/{sink}/slack", None, errors=(HookRefused, Malformed, TooLarge, NotFound), raw_body=True)
+    async def press(self, sink: Name) -> SlackAnswer:
+        """Accept a button that a person pressed in Slack: the interactivity request URL of the Slack app.
+
+        No token is needed: Slack signs the request with the signing secret that is the sink's `secret`. The person
+        decides as `human:NAME@slack`.
+        """

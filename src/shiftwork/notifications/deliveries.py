@@ -15,6 +15,7 @@ from shiftwork.model.history import Event
 from shiftwork.notifications import policy
 from shiftwork.notifications.model import ALERT, Notification, OutgoingDelivery, SinkFilter, SinkTarget, Status
 from shiftwork.notifications.policy import AlertFacts, DeliveryOutcome
+from shiftwork.notifications.surroundings import Surroundings, bounded
 from shiftwork.observe.conditions import Finding, compare
 from shiftwork.store.store import Row, Tx
 
@@ -27,6 +28,7 @@ BATCH = 500
 KEEP_SEC = 7 * 86_400.0
 """How long what was sent or given up can be looked at and sent again."""
 
+NOTHING_AROUND = Surroundings()
 _MOVE: dict[Source, str] = {"event": "move_event_cursors", "alert": "move_alert_cursors"}
 
 
@@ -39,7 +41,9 @@ class PendingNotification(NamedTuple):
     notification: Notification
 
 
-def of_events(rows: Sequence[Row], sinks: Sequence[Row]) -> list[PendingNotification]:
+def of_events(
+    rows: Sequence[Row], sinks: Sequence[Row], around: Surroundings = NOTHING_AROUND
+) -> list[PendingNotification]:
     """What these sinks want to hear of these events, each name of an event by itself."""
     wants = [(sink, filter_of(sink)) for sink in sinks]
     found = []
@@ -48,20 +52,23 @@ def of_events(rows: Sequence[Row], sinks: Sequence[Row]) -> list[PendingNotifica
             if sink["workspace"] == event.workspace_id:
                 names = policy.wanted_names(wanted, event.names, event.type)
                 found += [
-                    PendingNotification(sink["id"], sink["workspace"], event.seq, _of_event(event, name))
+                    PendingNotification(sink["id"], sink["workspace"], event.seq, _of_event(event, name, around))
                     for name in names
                 ]
     return found
 
 
-def _of_event(event: Event, name: str) -> Notification:
+def _of_event(event: Event, name: str, around: Surroundings) -> Notification:
     about: dict[str, Any] = {"workspace_id": event.workspace_id, "task_id": event.task_id, "dag_id": event.dag_id}
     about |= {"task_type": event.type, "seq": event.seq, "path": event.path, "actor": event.actor}
     about |= {"reason": event.reason, "data": _bounded(event.data or {})}
+    about |= around.link(event.workspace_id, event.task_id)
     return Notification(name, policy.timestamp(event.at), policy.redact(about))
 
 
-def of_alerts(rows: Sequence[Row], sinks: Sequence[Row]) -> list[PendingNotification]:
+def of_alerts(
+    rows: Sequence[Row], sinks: Sequence[Row], around: Surroundings = NOTHING_AROUND
+) -> list[PendingNotification]:
     """What these sinks want to hear of these alerts."""
     wants = [(sink, filter_of(sink)) for sink in sinks]
     found = []
@@ -70,14 +77,18 @@ def of_alerts(rows: Sequence[Row], sinks: Sequence[Row]) -> list[PendingNotifica
         about = AlertFacts(row["kind"], row["severity"], row["type"] or data.get("type"), data.get("creator"))
         for sink, wanted in wants:
             if sink["workspace"] == row["workspace"] and policy.wants_alert(wanted, about):
-                found.append(PendingNotification(sink["id"], row["workspace"], row["seq"], _of_alert(row, about, data)))
+                made = _of_alert(row, about, data, around)
+                found.append(PendingNotification(sink["id"], row["workspace"], row["seq"], made))
     return found
 
 
-def _of_alert(row: Row, about: AlertFacts, data: dict[str, Any]) -> Notification:
+def _of_alert(row: Row, about: AlertFacts, data: dict[str, Any], around: Surroundings) -> Notification:
     found = {"workspace_id": row["workspace"], "seq": row["seq"], "kind": about.kind, "severity": about.severity}
     found |= {"message": row["message"], "task_type": about.type, "data": _bounded(data)}
     found["task_id"] = None if row["task_id"] is None else ids.show_task(row["task_id"])
+    found |= around.link(row["workspace"], found["task_id"])
+    if asked := around.about(about.kind, row["task_id"]).get("about"):
+        found["about"] = bounded(asked, MAX_DATA)
     return Notification(ALERT, policy.timestamp(row["at"]), policy.redact(found))
 
 
@@ -178,7 +189,7 @@ async def _failed(tx: Tx, engine: Engine, sink_id: str, outcome: DeliveryOutcome
 
 
 async def _emit(tx: Tx, engine: Engine, workspace: str) -> None:
-    work = UnitOfWork(tx, engine, Caller("duty:notifications"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:notifications"))
     await tell_failing(work, workspace)
     await work.save_events()
 

@@ -150,7 +150,7 @@ def letter(delivery: OutgoingDelivery, now: float) -> EmailMessage:
 
 
 def _why(error: Exception) -> str:
-    """Our own words: a server may repeat what it was told."""
+    """Our own words: a server may repeat our message."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return "the mail server refused every recipient"
     if isinstance(error, smtplib.SMTPResponseException):

@@ -13,6 +13,7 @@ from shiftwork.engine import event_log
 from shiftwork.engine.engine import Engine
 from shiftwork.notifications import deliveries
 from shiftwork.notifications.deliveries import PendingNotification, Source, filter_of
+from shiftwork.notifications.surroundings import Surroundings, look
 from shiftwork.store.store import Row, Tx
 
 PAGE = 500
@@ -58,12 +59,16 @@ def _by(rows: Sequence[Row], cursor: str) -> list[tuple[int, list[Row]]]:
 async def _events(engine: Engine, after: int, sinks: Sequence[Row]) -> tuple[int, bool]:
     workspaces = {row["workspace"] for row in sinks}
     part = await event_log.read(engine.store, after, PAGE, workspaces.pop() if len(workspaces) == 1 else None)
-    return await _write(engine, "event", sinks, (after, part.last), lambda: deliveries.of_events(part.rows, sinks))
+    around = await engine.store.read(lambda tx: look(tx, [])) if part.rows else Surroundings()
+    found = (after, part.last)
+    return await _write(engine, "event", sinks, found, lambda: deliveries.of_events(part.rows, sinks, around))
 
 
 async def _alerts(engine: Engine, after: int, sinks: Sequence[Row]) -> tuple[int, bool]:
     part = await event_log.read_alerts(engine.store, after, PAGE)
-    return await _write(engine, "alert", sinks, (after, part.last), lambda: deliveries.of_alerts(part.rows, sinks))
+    around = await engine.store.read(lambda tx: look(tx, part.rows)) if part.rows else Surroundings()
+    found = (after, part.last)
+    return await _write(engine, "alert", sinks, found, lambda: deliveries.of_alerts(part.rows, sinks, around))
 
 
 async def _write(

@@ -13,7 +13,7 @@ from shiftwork.observe.alert_kinds import Severity
 ALERT = "alert.raised"
 TEST = "sink.test"
 ALL = "*"
-Kind = Literal["webhook", "slack", "email"]
+Kind = Literal["webhook", "slack", "email", "apprise"]
 Status = Literal["pending", "sent", "dead"]
 Address = Annotated[str, Meta(min_length=1, max_length=2000)]
 Secret = Annotated[str, Meta(min_length=1, max_length=500)]
@@ -69,6 +69,14 @@ class AddedSink(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         """Without the secret, which has no place in a log or a traceback."""
         return f"AddedSink(sink={self.sink!r})"
+
+
+class SlackAnswer(msgspec.Struct, frozen=True):
+    """What became of a button that was pressed."""
+
+    status: Literal["accepted", "refused", "ignored"]
+    text: str
+    task_id: str | None = None
 
 
 class SinkTarget(NamedTuple):

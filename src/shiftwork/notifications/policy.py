@@ -21,8 +21,12 @@ from shiftwork.observe.alert_kinds import KINDS, Severity
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 SIGNING = "whsec_"
+MIN_SLACK_SECRET = 16
+"""Slack makes 32 characters; anyone who guesses one presses any button."""
+
 _LETTER = re.compile(r"[^\s@,<>\"]{1,64}@[^\s@,<>\"]{1,255}")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
+_SERVICE = re.compile(r"[a-z][a-z0-9+.-]{1,40}://\S{1,1900}\Z")
 _PORTS = {"smtp": 587, "smtps": 465}
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
@@ -127,7 +131,7 @@ def wants_alert(wants: SinkFilter, about: AlertFacts) -> bool:
 
 
 def wanted_names(wants: SinkFilter, names: Iterable[str], type_: str | None) -> list[str]:
-    """Of the names one event has, those a sink wants to hear. Alerts are told by themselves, with their words."""
+    """Of the names one event has, those a sink asks for. Alerts are sent on their own, with their own text."""
     if wants.types and type_ not in wants.types:
         return []
     return [name for name in names if name != ALERT and any(chosen(pattern, [name]) for pattern in wants.events)]
@@ -137,14 +141,31 @@ def check_place(place: SinkTarget) -> None:
     if place.kind == "email":
         _check_mail(place)
         return
+    if place.kind == "apprise":
+        _check_service(place)
+        return
     if place.server is not None or place.sender is not None:
         raise InputError(f"a {place.kind} has no mail server and no sender", where="server")
     url = _url(place.address, ("http", "https"), "address")
     _check_host(url, place, "address")
-    if place.kind == "slack" and place.secret is not None:
-        raise InputError("a Slack-compatible webhook is not signed", where="secret")
+    if place.kind == "slack" and place.secret is not None and len(place.secret) < MIN_SLACK_SECRET:
+        raise InputError("this is shorter than the signing secret of a Slack app", where="secret")
     if place.kind == "webhook":
         key_of(place.secret or "")
+
+
+def _check_service(place: SinkTarget) -> None:
+    if _SERVICE.match(place.address) is None or not place.address.isascii() or not place.address.isprintable():
+        raise InputError("expected an address of apprise, as tgram://…", where="address")
+    for where, given in (("server", place.server), ("sender", place.sender), ("secret", place.secret)):
+        if given is not None:
+            raise InputError(f"an apprise sink has no {where}: its address says all", where=where)
+    if not place.allow_private:
+        raise InputError(
+            "apprise opens connections itself, so that its addresses cannot be checked",
+            where="allow_private",
+            hint="Let an admin add the sink with `allow_private`.",
+        )
 
 
 def _check_mail(place: SinkTarget) -> None:
@@ -213,7 +234,12 @@ def mail_server(address: str) -> tuple[str, str, int, str | None]:
 
 
 def shown(address: str) -> str:
-    """Of a URL only its host: the rest of it is often all that a stranger would need to write there."""
+    """Of a URL only its host: the rest of it is often all that a stranger would need to write there.
+
+    Of an address of apprise only its scheme: what looks like a host is often a token.
+    """
+    if urlsplit(address).scheme not in {"http", "https"}:
+        return f"{urlsplit(address).scheme}://…"
     url = urlsplit(address)
     host = f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
     return host if url.path in {"", "/"} and not url.query else f"{host}/…"
@@ -294,12 +320,23 @@ def line(notification: Notification) -> str:
     """One line for people; nothing in it can begin another."""
     data = notification.data
     if notification.type == ALERT:
-        text = f"[{data['severity']}] {data['message']}"
+        named = data.get("about", {}).get("title")
+        text = " ".join(
+            each
+            for each in (f"[{data['severity']}] {data['message']}", f"({named})" if named else "", data.get("link"))
+            if each
+        )
     elif notification.type == TEST:
         text = f"Test message to {data['sink']}, sent by {data['actor']}"
     else:
         text = " ".join(part for part in (notification.type, data.get("task_id"), _of(data)) if part)
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def title(notification: Notification) -> str:
+    """A few words above a letter or a message."""
+    what = notification.data.get("kind") if notification.type == ALERT else notification.type
+    return f"Shiftwork: {what or notification.type}"
 
 
 def _of(data: dict[str, Any]) -> str:
@@ -338,7 +375,7 @@ def _member(name: str, value: Any) -> Any:
 
 
 def redact_text(value: str) -> str:
-    """A text without secrets that can be told by their looks, and no longer than people read."""
+    """A text without recognisable secrets, shortened to what people read."""
     # Cut after it was looked through: half a secret would not be known as one.
     cleaned = _SAID.sub(rf"\g<1>{REDACTED}", _LOOKS.sub(REDACTED, value[:LOOKED_THROUGH]))
     if len(value) > LOOKED_THROUGH and len(cleaned) < MAX_TEXT_LENGTH:

@@ -110,7 +110,7 @@ where d.workspace = :workspace and (cast(:after as text) is null or d.id < :afte
 order by d.id desc limit :count
 
 -- name: list_unsent_deliveries
--- The same for those that wait or were given up, which are few beside those that arrived.
+-- The same for those that wait or were given up, which are few compared with those that arrived.
 select d.id, d.workspace, (select s.name from sinks s where s.id = d.sink_id) as sink, d.source, d.seq, d.type, d.message,
   null as notification, d.status, d.attempts, d.created_at, d.next_at, d.ended_at, d.error
 from deliveries d
@@ -151,3 +151,10 @@ delete from deliveries where id in (select id from deliveries where sink_id = :s
 
 -- name: delete_sink
 delete from sinks where id = :id
+
+-- name: public_url
+select u.url from public_urls u where u.name = 'default'
+
+-- name: set_public_url
+insert into public_urls (name, url, set_at) values ('default', :url, :now)
+on conflict (name) do update set url = excluded.url, set_at = excluded.set_at

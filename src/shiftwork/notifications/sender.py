@@ -16,13 +16,18 @@ from shiftwork.model.errors import ShiftworkError, StoreUnsuitable
 from shiftwork.notifications import deliveries
 from shiftwork.notifications.model import OutgoingDelivery, SinkTarget
 from shiftwork.notifications.policy import DeliveryOutcome
+from shiftwork.store import crash_points
 
 if TYPE_CHECKING:
     from shiftwork.notifications.mail import MailSender
+    from shiftwork.notifications.services import ServiceSender
     from shiftwork.notifications.webhooks import WebhookSender
 
 log = logging.getLogger("shiftwork.notifications")
 TICK_SEC = 1.0
+_SENDER = {"email": 1, "apprise": 2}
+"""Which sender a kind of sink has; the others are behind a URL."""
+
 AT_ONCE = 32
 """Deliveries under way in one process."""
 
@@ -36,7 +41,7 @@ class NotificationSender:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._store = engine.store
-        self._senders: tuple[WebhookSender, MailSender] | None = None
+        self._senders: tuple[WebhookSender, MailSender, ServiceSender] | None = None
         self._unable = False
         self._under_way: dict[asyncio.Task[None], str] = {}
         """Each with the sink it goes to."""
@@ -82,12 +87,13 @@ class NotificationSender:
         if self._senders is None:
             try:
                 from shiftwork.notifications.mail import MailSender  # noqa: PLC0415  # no worker waits for it at its start
+                from shiftwork.notifications.services import ServiceSender  # noqa: PLC0415  # likewise
                 from shiftwork.notifications.webhooks import WebhookSender  # noqa: PLC0415  # likewise
             except ImportError as error:
                 log.warning("notifications are left to others: %s is not installed (shiftwork[client])", error.name)
                 self._unable = True
                 return False
-            self._senders = WebhookSender(), MailSender()
+            self._senders = WebhookSender(), MailSender(), ServiceSender()
         return True
 
     async def _pause(self, found: int) -> None:
@@ -99,7 +105,9 @@ class NotificationSender:
             await asyncio.sleep(TICK_SEC)
 
     async def _deliver(self, pending: OutgoingDelivery) -> None:
+        crash_points.reach("before sending")
         outcome = await self._send(pending)
+        crash_points.reach("after sending")
         try:
             status = await self._store.run(lambda tx: deliveries.record(tx, self._engine, pending, outcome))
         except ShiftworkError as error:
@@ -112,7 +120,7 @@ class NotificationSender:
 
     async def _send(self, delivery: OutgoingDelivery) -> DeliveryOutcome:
         assert self._senders is not None
-        sender = self._senders[delivery.place.kind == "email"]
+        sender = self._senders[_SENDER.get(delivery.place.kind, 0)]
         try:
             return await sender.send(delivery._replace(place=self._opened(delivery.place)), self._store.now())
         except StoreUnsuitable as error:
@@ -135,6 +143,6 @@ class NotificationSender:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
         if self._senders is not None:
-            web, post = self._senders
+            web, post, _ = self._senders
             await web.close()
             post.close()

@@ -6,18 +6,21 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import logging
 import math
 import os
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 import aiohttp
 import msgspec
 
-from shiftwork.notifications import dial
+from shiftwork.notifications import buttons, dial
 from shiftwork.notifications.model import OutgoingDelivery
 from shiftwork.notifications.policy import DeliveryOutcome, key_of, line
 
+log = logging.getLogger("shiftwork.notifications")
 TIMEOUT_SEC = 10.0
 GONE = 410
 BUSY = frozenset({429, 503})
@@ -36,7 +39,7 @@ class WebhookSender:
     async def send(self, delivery: OutgoingDelivery, now: float) -> DeliveryOutcome:
         """One attempt."""
         body, headers = message(delivery, now)
-        session = self._session(allow_private=delivery.place.allow_private)
+        session = self.session(allow_private=delivery.place.allow_private)
         try:
             async with session.post(
                 delivery.place.address, data=body, headers=headers, allow_redirects=False
@@ -51,7 +54,7 @@ class WebhookSender:
         for session in self._sessions.values():
             await session.close()
 
-    def _session(self, *, allow_private: bool) -> aiohttp.ClientSession:
+    def session(self, *, allow_private: bool) -> aiohttp.ClientSession:
         if allow_private not in self._sessions:
             connector = aiohttp.TCPConnector(
                 force_close=True,
@@ -71,7 +74,7 @@ class WebhookSender:
 def message(delivery: OutgoingDelivery, now: float) -> tuple[bytes, dict[str, str]]:
     """The body and the headers of one attempt: the body is the same each time, the signature has its time."""
     if delivery.place.kind == "slack":
-        return msgspec.json.encode({"text": slack_text(delivery)}), dict(_JSON)
+        return msgspec.json.encode(slack_message(delivery)), dict(_JSON)
     body = msgspec.json.encode(delivery.notification)
     signed = signature_headers(key_of(delivery.place.secret or ""), delivery.id, now, body)
     return body, {**_JSON, **signed}
@@ -88,6 +91,47 @@ def slack_text(delivery: OutgoingDelivery) -> str:
     """Nothing in it is a link, a mention or a command there."""
     text = line(delivery.notification)[:MAX_SLACK_TEXT_LENGTH]
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def slack_message(delivery: OutgoingDelivery) -> dict[str, Any]:
+    """The line, and below it the buttons, where the sink has the secret that presses are believed by."""
+    text = slack_text(delivery)
+    data = delivery.notification.data
+    about, task_id = data.get("about"), data.get("task_id")
+    if not about or not task_id or delivery.place.secret is None:
+        return {"text": text}
+    elements: list[dict[str, Any]] = [
+        {
+            "type": "button",
+            "action_id": f"shiftwork.{place}",
+            "text": {"type": "plain_text", "text": button.label},
+            "value": msgspec.json.encode(button.pressed).decode(),
+            **({} if button.style is None else {"style": button.style}),
+        }
+        for place, button in enumerate(buttons.of_request(task_id, about))
+    ]
+    if link := data.get("link"):
+        opened = {"type": "plain_text", "text": "Open"}
+        elements.append({"type": "button", "action_id": "shiftwork.open", "text": opened, "url": link})
+    section = {"type": "section", "text": {"type": "mrkdwn", "text": text}}
+    return {"text": text, "blocks": [section, *([{"type": "actions", "elements": elements}] if elements else [])]}
+
+
+async def post_json(url: str, body: Any, *, allow_private: bool) -> None:
+    """One message that is not tried again, and to no private address unless that is allowed."""
+    if not url.startswith(("https://", "http://") if allow_private else "https://"):
+        return
+    sender = WebhookSender()
+    try:
+        async with sender.session(allow_private=allow_private).post(
+            url, data=msgspec.json.encode(body), headers=_JSON, allow_redirects=False
+        ) as answer:
+            if answer.status >= 300:
+                log.info("a reply to Slack was answered with %d", answer.status)
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        log.info("a reply to Slack did not arrive: %s", _why(error) if not isinstance(error, TimeoutError) else "late")
+    finally:
+        await sender.close()
 
 
 def _read(status: int, headers: Mapping[str, str], now: float) -> DeliveryOutcome:

@@ -37,6 +37,16 @@ KINDS: dict[str, Kind] = {
         "Task {task} began the effect {key}, and whether it happened is not known",
         "an attempt ended during an outside action; check it and resolve the effect",
     ),
+    "question_asked": Kind(
+        "warning",
+        "Task {task} asks a person: {question}",
+        "an agent asked something, and its task waits for the answer",
+    ),
+    "approval_wanted": Kind(
+        "warning",
+        "Task {task} waits for a person's approval",
+        "a guard stopped a task; a person approves or rejects it",
+    ),
     "breaker_open": Kind(
         "critical", "Circuit breaker OPEN for {type}", "a type of task keeps failing; the breaker stopped it"
     ),

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from shiftwork.accounts import choice
+from shiftwork.batches.policy import provider_of
 from shiftwork.budgets.allocator import HOLD as BUDGET
 from shiftwork.budgets.allocator import BudgetAllocator, day_of
 from shiftwork.engine.engine import Engine
@@ -16,6 +18,7 @@ from shiftwork.engine.merge import START
 from shiftwork.fairness.preferences import Needs, needs_of
 from shiftwork.limits import gates
 from shiftwork.model.states import IN_HAND, State
+from shiftwork.model.task import PUBLISHED
 from shiftwork.observe import takers
 from shiftwork.observe.model import Blocker, Cause, WaitingWork
 from shiftwork.observe.status import TaskCounts, count_tasks
@@ -61,10 +64,30 @@ class _Sum:
 
     def causes(self) -> list[Cause]:
         found = [
-            Cause(kind, types.total(), what, lifts, until, [name for name, _ in types.most_common(SHOWN_TYPES)])
+            Cause(kind, types.total(), *_words(what, lifts, types.total()), until, _shown(types))
             for (kind, what, lifts, until), types in self._types.items()
         ]
         return sorted(found, key=lambda cause: (-cause.tasks, cause.kind, cause.what))
+
+
+def _shown(types: Counter[str]) -> list[str]:
+    return [name for name, _ in types.most_common(SHOWN_TYPES)]
+
+
+_OF_ONE = (
+    *(("they are ", "it is "), ("they wait ", "it waits "), ("they need ", "it needs "), ("take them", "take it")),
+    *(("approve them", "approve it"), ("before them", "before it"), ("left for them", "left for it")),
+    *(("their next attempt", "its next attempt"), ("their DAGs or trees", "its DAG or tree")),
+    *(("claims them", "claims it"), ("takes them", "takes it"), ("sends them", "sends it")),
+)
+
+
+def _words(what: str, lifts: str, tasks: int) -> tuple[str, str]:
+    """Sentences are written for many; of a single task they say `it`."""
+    if tasks == 1:
+        for many, one in _OF_ONE:
+            what, lifts = what.replace(many, one), lifts.replace(many, one)
+    return what, lifts
 
 
 class _Case(NamedTuple):
@@ -91,8 +114,9 @@ class _Agents:
         """One of each kind, since a gate treats agents alike that use the same, unless it names one of them."""
         kinds = {
             (agent["id"] if agent["id"] in self._named else "", agent["provider"], agent["account"], wants.models): each
-            for each in able
-            for agent, wants in [each]
+            for found, wants in able
+            for each in [(view, wants) for view in choice.on_each(found)]
+            for agent in [each[0]]
         }
         return list(kinds.values())
 
@@ -153,6 +177,9 @@ def _blocker(
             return Blocker(*shut[0])
     for level, _ in money.short(case.head):
         return _spent(level.row["kind"], now)
+    if provider := provider_of(case.lane.key.target_agent_id):
+        what = f"they wait to be sent to {provider} in a batch"
+        return Blocker("batch", what, "maintenance runs where the provider's API key is set")
     return _without_taker(case, [agent for agent, _ in able], now)
 
 
@@ -188,8 +215,8 @@ _RAISE = "raise a ceiling, or what runs releases what it does not use"
 _HELD: dict[tuple[str, str | None], Blocker] = {
     (State.READY, BUDGET): Blocker(BUDGET, _NO_MONEY, _RAISE),
     (State.READY, "serial"): Blocker("serial", "tasks of the same serial key run before them", "those tasks end"),
-    (State.READY, "published"): Blocker(
-        "published", "they are offered in a stream to workers elsewhere", "one of them takes them"
+    (State.READY, PUBLISHED): Blocker(
+        PUBLISHED, "they are offered in a stream to workers elsewhere", "one of them takes them"
     ),
     (State.PENDING, None): Blocker("dependency", "they wait for other tasks", "those tasks complete"),
     (State.PENDING, "signal"): Blocker("signal", "they wait for signals", "someone sends them: shiftwork signal"),

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from shiftwork.accounts import choice
+from shiftwork.batches.policy import provider_of
 from shiftwork.budgets import operations as budgets
 from shiftwork.budgets.allocator import HOLD as HELD_BY_BUDGET
-from shiftwork.compat.external.published import HOLD as PUBLISHED
 from shiftwork.engine import rank
 from shiftwork.engine.engine import Engine
 from shiftwork.engine.failed_ends import failed_dependencies
@@ -24,7 +25,7 @@ from shiftwork.limits import gates
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import NotFound
 from shiftwork.model.states import FINAL, IN_HAND, SETTLED, State
-from shiftwork.model.task import SCHEDULED
+from shiftwork.model.task import PUBLISHED, SCHEDULED
 from shiftwork.model.times import shown
 from shiftwork.observe import takers
 from shiftwork.observe.model import Blocker, Explanation, Share
@@ -49,7 +50,11 @@ async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanat
     lanes = await engine.lanes.lanes(tx, [row.lane])
     case = _Case(raw, row, msgspec.json.decode(body["body"]) if body else {}, lanes[0], resolver)
     able = [agent for agent in await tx.all("list_agents", workspace=workspace) if _able(agent, case)]
-    holds = [*await _waiting(tx, row, edges, settings), *await _ready(tx, engine, case, able)]
+    holds = [
+        *await _waiting(tx, row, edges, settings),
+        *await _ready(tx, engine, case, able),
+        *await _in_batch(tx, row),
+    ]
     in_line = row.status == State.READY and not row.hold
     position = await _position(tx, row) if in_line else None
     share = await _share(tx, engine, resolver, lanes[0]) if in_line else None
@@ -106,6 +111,17 @@ async def _waiting(tx: Tx, row: TaskRow, edges: Sequence[Row], settings: Setting
     if row.status in SETTLED and (newer := await _newer(tx, row)):
         return [Blocker("superseded", "it was tried again as another task", "look at that one", tasks=[newer])]
     return [hold] if (hold := _settled(row)) else []
+
+
+async def _in_batch(tx: Tx, row: TaskRow) -> list[Blocker]:
+    """Where and since when a provider has it."""
+    held = row.status == State.RUNNING and provider_of(row.agent_id)
+    batch = await tx.one("batch_of", task=row.id, fence=row.fence) if held else None
+    if batch is None:
+        return []
+    since, until = batch["created_at"], batch["expires_at"]
+    what = f"it waits in a batch at {batch['provider']} since {shown(since)}; at the latest until {shown(until)}"
+    return [Blocker("batch", what, "the provider answers; else any agent may take it", until)]
 
 
 async def _newer(tx: Tx, row: TaskRow) -> str | None:
@@ -223,6 +239,10 @@ async def _ready(tx: Tx, engine: Engine, case: _Case, able: list[Row]) -> list[B
         return []
     holds = []
     holds += [Blocker(HELD_BY_BUDGET, *short) for short in await budgets.shortages(tx, resolver, row)]
+    if provider := provider_of(case.lane.key.target_agent_id):
+        until = row.ordered_at + resolver.settings().batches.max_wait_sec
+        what = f"it waits to be sent to {provider} in a batch; at the latest until {shown(until)}"
+        return [*holds, Blocker("batch", what, _GATHERED, until)]
     if row.hold == serial_keys.HOLD:
         holds.append(await _serial(tx, row))
     if row.hold == PUBLISHED:
@@ -231,8 +251,10 @@ async def _ready(tx: Tx, engine: Engine, case: _Case, able: list[Row]) -> list[B
         holds.append(Blocker(row.hold, f"held back: {row.hold}", "the gate is opened"))
     closed = await tx.all("read_gates", workspace=row.workspace)
     if closed:
-        who = [(agent, filter_of(agent)) for agent in able]
+        who = [(view, filter_of(view)) for agent in able for view in choice.on_each(agent)]
         holds += [Blocker(*reason) for reason in gates.reasons(closed, resolver, case.lane, who, tx.now)]
+    if not holds:
+        holds += await _accounts(tx, case, able)
     if not able:
         needs = takers.needs(row.type, case.needs.capabilities, row.target_agent_id)
         holds.append(Blocker("no_agent", f"no registered agent can take it: it needs {needs}", takers.REGISTER))
@@ -240,6 +262,17 @@ async def _ready(tx: Tx, engine: Engine, case: _Case, able: list[Row]) -> list[B
     willing = takers.active(able)
     holds += await _kept(tx, engine, case, willing, closed)
     return holds + takers.blockers(willing, row.estimated_cost)
+
+
+_GATHERED = "maintenance runs where the provider's API key is set; else any agent may take it then"
+
+
+async def _accounts(tx: Tx, case: _Case, able: Sequence[Row]) -> list[Blocker]:
+    """That the accounts of all able agents have no room for it now."""
+    known = await choice.load(tx, case.row.workspace)
+    uses = [use for agent in able for use in known.of(agent, case.row.workspace)]
+    spare_only = case.resolver.settings(case.row.type).use_before_reset
+    return [Blocker(*reason) for reason in choice.reasons(uses, tx.now, spare_only=spare_only)]
 
 
 async def _serial(tx: Tx, row: TaskRow) -> Blocker:
@@ -292,7 +325,7 @@ async def _share(tx: Tx, engine: Engine, resolver: Resolver, lane: Lane) -> Shar
 
 
 def _summary(row: TaskRow, holds: list[Blocker], position: int | None, share: Share | None) -> str:
-    if row.status in IN_HAND:
+    if row.status in IN_HAND and not holds:
         return f"{row.status} by {row.agent_id}"
     if row.status in {State.COMPLETED, State.CANCELLED}:
         return row.status + (f": {row.cancel_reason}" if row.cancel_reason else "")

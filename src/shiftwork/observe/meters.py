@@ -16,7 +16,7 @@ from shiftwork.engine import event_log
 from shiftwork.model import reasons
 from shiftwork.model.task import dollars
 from shiftwork.observe.metric_catalogue import BUCKETS, MAX_SERIES, METRICS, OTHER
-from shiftwork.observe.policy import bucket
+from shiftwork.observe.policy import le
 from shiftwork.store.store import Row, Tx
 
 STRETCH = 5_000
@@ -24,6 +24,9 @@ STRETCH = 5_000
 
 DAY = 86_400.0
 SUM = "sum"
+_BOUNDS = (*map(le, BUCKETS), "+Inf")
+"""The buckets of times, by their place in the statement `meter_seconds`."""
+
 CREATED = frozenset({"submitted", "spawned", "retried", "rerun"})
 REASONS = {reasons.BUDGET_EXCEEDED: "budget", **dict.fromkeys(reasons.SILENCE, reasons.TIMEOUT)}
 """Reasons that have another name in the metrics; the exact one is in the metric of details."""
@@ -96,8 +99,11 @@ async def count_on(tx: Tx) -> CountedEvents:
     """Count the next stretch of what is whole. It only reads, so that no writer waits for it."""
     before = await read_mark(tx)
     last = max(before.folded_to, min(before.whole_to, before.folded_to + STRETCH))
-    after = before._replace(folded_to=last, costs_to=max(before.costs_to, _costs_end(tx.now)))
     sums = await count(tx, before.folded_to, last)
+    if not sums:  # many numbers may never be given, as where a workspace came from another database
+        numbers = await tx.all("event_numbers", after=last, count=1)
+        last = max(last, min(before.whole_to, numbers[0]["seq"] - 1 if numbers else before.whole_to))
+    after = before._replace(folded_to=last, costs_to=max(before.costs_to, _costs_end(tx.now)))
     if after.costs_to > before.costs_to:
         for workspace in await tx.all("used_workspaces"):
             _add(sums, await count_costs(tx, workspace["name"], before.costs_to, after.costs_to))
@@ -129,13 +135,11 @@ async def count(tx: Tx, after: int, last: int, workspace: str | None = None) -> 
     for row in await tx.all("meter_counts", **stretch):
         for name, labels in _counted(row):
             sums[Series(row["workspace"], name, labels)] += float(row["total"])
-    for row in await tx.all("meter_waits", **stretch, since=0.0):
-        if row["seconds"] is not None:
-            _observe(sums, row, "shiftwork_wait_seconds", row["seconds"])
-    for row in await tx.all("meter_ends", **stretch, since=0.0):
-        if row["verb"] in {"completed", "failed"}:
-            began = row["claimed_at"] if row["started_at"] is None else row["started_at"]
-            _observe(sums, row, "shiftwork_execution_seconds", row["ended_at"] - began)
+    for row in await tx.all("meter_seconds", **stretch):
+        name = "shiftwork_wait_seconds" if row["verb"] == "claimed" else "shiftwork_execution_seconds"
+        of = row["workspace"], name, row["type"] or OTHER
+        _observe(sums, *of, _BOUNDS[row["place"]], row["total"])
+        _observe(sums, *of, SUM, row["seconds"])
     return sums
 
 
@@ -155,10 +159,8 @@ def _counted(row: Row) -> Iterable[tuple[str, tuple[str, ...]]]:
         yield "tasks_dead_lettered_total", ()
 
 
-def _observe(sums: Sums, row: Row, name: str, seconds: float) -> None:
-    type_ = row["type"] or OTHER
-    sums[Series(row["workspace"], name, (type_, bucket(seconds, BUCKETS)))] += 1
-    sums[Series(row["workspace"], name, (type_, SUM))] += max(0.0, seconds)
+def _observe(sums: Sums, workspace: str, name: str, type_: str, part: str, value: float) -> None:
+    sums[Series(workspace, name, (type_, part))] += value
 
 
 async def count_costs(tx: Tx, workspace: str, since: float, until: float) -> Sums:
@@ -176,7 +178,7 @@ def _add(sums: Sums, more: Mapping[Series, float]) -> None:
 
 
 async def add(tx: Tx, sums: Sums) -> None:
-    """Add to what is kept. Beyond the most series that are told apart, all others are one."""
+    """Add to what is kept. Series beyond the maximum are counted as one."""
     if not sums:
         return
     known = await _known(tx, {(series.workspace, series.name) for series in sums})

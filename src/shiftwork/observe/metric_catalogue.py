@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 Kind = Literal["counter", "gauge", "histogram"]
 OTHER = "other"
-"""Stands for all values of a label beyond the most that are told apart."""
+"""Stands for all values of a label beyond the maximum."""
 
 MAX_SERIES = 200
 """Series of one metric in one workspace: labels that others make up must not fill a monitoring system."""
@@ -18,7 +18,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 class Metric(NamedTuple):
-    """One name. What a process reports itself is told by a server only, and starts at nothing with it."""
+    """One name. What a process counts itself is exposed by servers only and starts at zero with each."""
 
     name: str
     kind: Kind
@@ -79,7 +79,7 @@ METRICS: dict[str, Metric] = {
         Metric("shiftwork_claim_calls_total", "counter", ("agent_id", "result"), "claim calls, by work or nothing"),
         Metric("shiftwork_alerts_open", "gauge", ("severity",), "unacknowledged alerts"),
         Metric("shiftwork_gates_closed", "gauge", ("kind",), "pauses, breakers, cooldowns and limits in force"),
-        Metric("shiftwork_duty_age_seconds", "gauge", ("duty",), "since each job last ran"),
+        Metric("shiftwork_maintenance_age_seconds", "gauge", ("maintenance_job",), "since each job last ran"),
         Metric(
             "shiftwork_request_seconds",
             "histogram",

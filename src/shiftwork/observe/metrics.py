@@ -124,11 +124,13 @@ async def _care(tx: Tx, workspace: str) -> list[Sample]:
     """What someone should look at, and whether the queue is looked after."""
     alerts = {row["severity"]: row["total"] for row in await tx.all("open_alert_counts", workspace=workspace)}
     shut = Counter(row["kind"] for row in await tx.all("read_gates", workspace=workspace) if gates.is_shut(row, tx.now))
-    duties = {row["name"]: row["last_run_at"] for row in maintenance_health.jobs_of(await tx.all("list_duties"))}
+    ages = {row["name"]: row["last_run_at"] for row in maintenance_health.jobs_of(await tx.all("list_duties"))}
     return [
         *_labelled("shiftwork_alerts_open", {severity: alerts.get(severity, 0) for severity in _SEVERITIES}),
         *_labelled("shiftwork_gates_closed", {kind: shut[kind] for kind in gates.NAMES}),
-        *_labelled("shiftwork_duty_age_seconds", {duty: tx.now - at for duty, at in duties.items() if at is not None}),
+        *_labelled(
+            "shiftwork_maintenance_age_seconds", {job: tx.now - at for job, at in ages.items() if at is not None}
+        ),
     ]
 
 
@@ -223,7 +225,7 @@ def _share(spells: list[Spell], registered_at: float, window: Window, now: float
 
 
 def _some(agents: Sequence[Row]) -> list[Row]:
-    """The agents that are told apart: those alive before those that are not."""
+    """The agents with series of their own: those alive first."""
     return sorted(agents, key=lambda agent: not _is_alive(agent))[:MAX_SERIES]
 
 

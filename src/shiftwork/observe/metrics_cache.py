@@ -53,7 +53,7 @@ class Tally:
 
 
 class MetricsCache:
-    """The metrics that were last told, by workspace: where counting is expensive they are told again for a moment."""
+    """The metrics of the last scrape, by workspace: where counting is expensive they are reused for a moment."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -64,6 +64,6 @@ class MetricsCache:
             self._reported[workspace] = found
 
     def find(self, workspace: str, now: float) -> Metrics | None:
-        """Those that may be told again."""
+        """Those that may be reused."""
         found = self._reported.get(workspace)
         return found if found is not None and 0 <= now - found.calculated_at < AGAIN_SEC else None

@@ -45,7 +45,7 @@ class Pattern(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One value. A histogram is told as monitoring systems tell it: `_bucket` with `le`, `_sum` and `_count`."""
+    """One value. A histogram has the form that Prometheus uses: `_bucket` with `le`, `_sum` and `_count`."""
 
     name: str
     value: float

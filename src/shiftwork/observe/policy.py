@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -58,12 +57,6 @@ def busy_sec(spells: Iterable[Spell], since: float, until: float) -> float:
             covered += held
             end = min(last, until)
     return covered
-
-
-def bucket(seconds: float, bounds: Sequence[float]) -> str:
-    """The bound of the bucket a time falls into, as monitoring systems write it."""
-    place = bisect_left(bounds, seconds)
-    return le(bounds[place]) if place < len(bounds) else "+Inf"
 
 
 def le(bound: float) -> str:

@@ -1,6 +1,6 @@
 -- name: read_whole_tables
 -- For what reads all rows anyway: an index would only be a detour (3 s instead of 0.4 for a million tasks).
-select set_config('enable_seqscan', 'on', true)
+select set_config('enable_seqscan', 'on', true), set_config('max_parallel_workers_per_gather', '2', true)
 
 -- name: read_whole_tables (sqlite)
 select null
@@ -30,7 +30,8 @@ with counted as (
 from counted c join lanes l on l.id = c.number / 8192
 
 -- name: tombstone_count
-select count(*) as total from tombstones where workspace = :workspace
+select count(*) + coalesce((select p.tasks from pruned p where p.workspace = :workspace), 0) as total
+from tombstones s where s.workspace = :workspace
 
 -- name: archive_counts
 select status, count(*) as total from archive where workspace = :workspace group by status
@@ -44,8 +45,8 @@ select seq, at from events where seq >= :seq order by seq limit 1
 -- that PostgreSQL knows the stretch is short.
 select case when t.priority < 30 then 'high' when t.priority < 60 then 'medium' else 'low' end as level, e.verb,
   count(*) as total, sum(case when e.at > :minute then 1 else 0 end) as last_minute, sum(e.at - coalesce(t.due_at, t.created_at)) as waited
-from events e join tasks t on t.id = e.task_id
-where e.seq >= :first and e.seq <= :last and e.workspace = :workspace and e.at > :since
+from single_events e join tasks t on t.id = e.task_id
+where e.row_seq >= :first and e.row_seq < :last + 4096 and e.seq >= :first and e.seq <= :last and e.workspace = :workspace and e.at > :since
   and (e.verb = 'completed' or (e.verb = 'claimed' and e.fence = 1))
 group by 1, 2
 
@@ -68,9 +69,6 @@ group by 1 order by 2 desc, 5 desc limit :count
 -- name: events_numbered
 -- rows items: seq bigint
 select e.* from {items} join events e on e.seq = items.seq
-
--- name: moves_of_task
-select * from events where task_id = :id and path is not null order by seq
 
 -- name: list_dags
 -- Newest first.
@@ -132,16 +130,16 @@ select b.task_id, b.body ->> 'created_by' as creator from {items} join bodies b 
 -- name: ended_by_type
 -- How attempts ended of late, by type, among the newest events; both ends are given, so that the stretch is short.
 select t.type as value, sum(case when e.verb = 'failed' then 1 else 0 end) as failed, count(*) as ended
-from events e join tasks t on t.id = e.task_id
-where e.seq >= :first and e.seq <= :last and e.workspace = :workspace and e.at >= :since and e.verb in ('completed', 'failed')
+from single_events e join tasks t on t.id = e.task_id
+where e.row_seq >= :first and e.row_seq < :last + 4096 and e.seq >= :first and e.seq <= :last and e.workspace = :workspace and e.at >= :since and e.verb in ('completed', 'failed')
 group by 1
 
 -- name: ended_by_agent
 -- The same by agent: anyone who fails is named in the event, anyone who completes has written it.
 select coalesce(e.data ->> 'agent', replace(e.actor, 'agent:', '')) as value,
   sum(case when e.verb = 'failed' then 1 else 0 end) as failed, count(*) as ended
-from events e
-where e.seq >= :first and e.seq <= :last and e.workspace = :workspace and e.at >= :since and e.verb in ('completed', 'failed')
+from single_events e
+where e.row_seq >= :first and e.row_seq < :last + 4096 and e.seq >= :first and e.seq <= :last and e.workspace = :workspace and e.at >= :since and e.verb in ('completed', 'failed')
 group by 1
 
 -- name: failed_since
@@ -213,7 +211,9 @@ select '' as what, '' as how_long where false
 
 -- name: used_workspaces
 -- Also those that no one has set up: they have been submitted to, or have agents.
-select name from workspaces union select workspace from lanes union select workspace from agents order by 1
+-- One that has left for another database has left its lanes behind, whose numbers other processes remember.
+select name from workspaces union select workspace from lanes union select workspace from agents
+except select workspace from routes where state = 'left' order by 1
 
 -- name: read_meter_mark
 select * from meter_marks where name = 'log'
@@ -246,33 +246,69 @@ on conflict (workspace, name, labels) do update set value = meters.value + exclu
 -- Series of one metric that no one has moved since: they make room for others.
 delete from meters where workspace = :workspace and name = :name and moved_at < :before
 
+-- part: stretch
+-- Of one workspace or of all.
+e.row_seq > :after and e.row_seq < :last + 4096 and e.seq > :after and e.seq <= :last
+  and (cast(:workspace as text) is null or e.workspace = :workspace)
+
+-- part: counted
+-- The same for statements that count each row with all of its events.
+e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace)
+
 -- name: meter_counts
--- What a stretch of the log comes to, of one workspace or of all.
-select e.workspace, e.verb, case when e.verb = 'failed' then e.reason end as reason, coalesce(t.type, a.type) as type,
+-- What a stretch of the log comes to. Tasks are looked up only for events that do not name their type.
+select e.workspace, e.verb, case when e.verb = 'failed' then e.reason end as reason, coalesce(e.type, t.type, a.type) as type,
   case when e.verb = 'agent_silent' then e.data ->> 'agent' end as agent,
   case when e.path like '%>dead_lettered' then 1 else 0 end as dead,
-  sum(case when e.verb = 'agent_silent' then cast(e.data ->> 'tasks' as {postgres: bigint}{sqlite: integer}) else 1 end) as total
-from events e left join tasks t on t.id = e.task_id left join archive a on a.id = e.task_id and t.id is null
-where e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace)
+  sum(case when e.verb = 'agent_silent' then cast(e.data ->> 'tasks' as {postgres: bigint}{sqlite: integer})
+    else {postgres: coalesce(e.size, 1)}{sqlite: 1} end) as total
+from events e
+left join tasks t on t.id = case when e.type is null then {postgres: coalesce(e.task_id, e.task_ids[1])}{sqlite: e.task_id} end
+left join archive a on a.id = case when e.type is null and t.id is null then {postgres: coalesce(e.task_id, e.task_ids[1])}{sqlite: e.task_id} end
+where {counted}
   and (e.verb in ('submitted', 'spawned', 'retried', 'rerun', 'completed', 'failed', 'agent_silent') or e.path like '%>dead_lettered')
 group by 1, 2, 3, 4, 5, 6
 
+-- part: one
+{postgres: b}{sqlite: e}
+
+-- name: meter_seconds
+-- How long the tasks of a stretch had waited when they were claimed, and run when they ended, counted by bucket: the number
+-- of bounds in `metric_catalogue.BUCKETS` that are below. What an event does not say, its task's history or its attempt does.
+select s.workspace, s.verb, s.type, case when s.seconds <= 0.01 then 0 when s.seconds <= 0.05 then 1 when s.seconds <= 0.1 then 2
+    when s.seconds <= 0.25 then 3 when s.seconds <= 0.5 then 4 when s.seconds <= 1 then 5 when s.seconds <= 2.5 then 6
+    when s.seconds <= 5 then 7 when s.seconds <= 10 then 8 when s.seconds <= 30 then 9 when s.seconds <= 60 then 10
+    when s.seconds <= 300 then 11 when s.seconds <= 900 then 12 when s.seconds <= 3600 then 13 when s.seconds <= 14400 then 14
+    when s.seconds <= 86400 then 15 else 16 end as place,
+  count(*) as total, sum(case when s.seconds > 0 then s.seconds else 0 end) as seconds
+from (
+  select e.workspace, e.verb, coalesce(e.type, (select t.type from tasks t where t.id = {one}.task_id), (
+      select a.type from archive a where a.id = {one}.task_id)) as type,
+    case when {one}.seconds is not null then {one}.seconds
+    when e.verb = 'claimed' then e.at - coalesce((
+      select max(x.at) from events x where x.task_id = {one}.task_id and x.seq < e.seq and x.path like '%ready'), (
+      select c.created_at from tasks c where c.id = {one}.task_id))
+    else (select p.ended_at - coalesce(p.started_at, p.claimed_at) from attempts p where p.task_id = {one}.task_id and p.fence = {one}.fence)
+    end as seconds
+  from events e {postgres: cross join lateral unnest(coalesce(e.task_ids, array[e.task_id]), coalesce(e.fences, array[e.fence]),
+    coalesce(e.spans, array[e.seconds])) as b(task_id, fence, seconds)}
+  where {counted} and e.verb in ('claimed', 'completed', 'failed')
+) s where s.seconds is not null group by 1, 2, 3, 4
+
 -- name: meter_waits
--- How long each claim's task had been ready, by what its own history says.
-select e.workspace, coalesce(t.type, a.type) as type, e.at - (
-  select max(x.at) from events x where x.task_id = e.task_id and x.seq < e.seq and x.path like '%ready') as seconds
-from events e left join tasks t on t.id = e.task_id left join archive a on a.id = e.task_id and t.id is null
-where e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace)
-  and e.verb = 'claimed' and e.at >= :since
+-- How long each claim's task had been ready, by what its own history says; one that was submitted with others, since then.
+select case when e.seconds is not null then e.seconds else e.at - coalesce((
+    select max(x.at) from events x where x.task_id = e.task_id and x.seq < e.seq and x.path like '%ready'), (
+    select t.created_at from tasks t where t.id = e.task_id)) end as seconds
+from single_events e where {stretch} and e.verb = 'claimed' and e.at >= :since
 
 -- name: meter_ends
 -- The attempts whose ends a stretch of the log tells.
 select e.workspace, e.verb, coalesce(t.type, r.type) as type, a.agent_id, a.claimed_at, a.started_at, a.ended_at,
   coalesce(t.due_at, t.created_at) as created_at
-from events e join attempts a on a.task_id = e.task_id and a.fence = e.fence
+from single_events e join attempts a on a.task_id = e.task_id and a.fence = e.fence
 left join tasks t on t.id = e.task_id left join archive r on r.id = e.task_id and t.id is null
-where e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace)
-  and e.verb in ('completed', 'failed', 'lease_expired', 'released', 'waited', 'cancelled') and e.at >= :since
+where {stretch} and e.verb in ('completed', 'failed', 'lease_expired', 'released', 'waited', 'cancelled') and e.at >= :since
 
 -- name: meter_costs
 -- What attempts claimed in this time have cost, of one workspace.

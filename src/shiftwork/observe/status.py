@@ -55,7 +55,7 @@ class TaskCounts(NamedTuple):
     next_scheduled_at: float | None
 
     def serves(self, now: float, period: float) -> bool:
-        """Whether it may be told again: counting has become expensive, and it is not too old."""
+        """Whether it may be reused: counting has become expensive, and it is not too old."""
         return sum(self.counts.values()) + sum(self.archived.values()) > FEW and 0 <= now - self.at < period
 
 

@@ -39,7 +39,7 @@ class Watched(NamedTuple):
 
 async def check_workspace_conditions(tx: Tx, engine: Engine, workspace: str) -> int:
     """Look at one workspace; how many conditions have begun."""
-    work = UnitOfWork(tx, engine, Caller("duty:alerts"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:alerts"))
     watched = Watched(work, workspace, (await engine.settings_cache.load(tx, workspace)).settings())
     found: dict[Kind, list[Finding]] = {
         "pool": await _pool(watched),
@@ -59,14 +59,14 @@ async def check_workspace_conditions(tx: Tx, engine: Engine, workspace: str) -> 
 
 async def check_capacity(tx: Tx, engine: Engine, workspace: str) -> None:
     """Look how full the queue is. No one submits meanwhile where room is limited, so this comes last."""
-    work = UnitOfWork(tx, engine, Caller("duty:alerts"))
+    work = UnitOfWork(tx, engine, Caller("maintenance:alerts"))
     await capacity.check_room(work, workspace, (await engine.settings_cache.load(tx, workspace)).settings())
     await work.save_events()
 
 
 async def check_store(tx: Tx, engine: Engine, workspace: str) -> int:
-    """Look at what the database itself tells; it is told to one workspace."""
-    work = UnitOfWork(tx, engine, Caller("duty:alerts"))
+    """Check what the database reports about itself; alerts go to one workspace."""
+    work = UnitOfWork(tx, engine, Caller("maintenance:alerts"))
     watched = Watched(work, workspace, (await engine.settings_cache.load(tx, workspace)).settings())
     raised = len(await compare(work, workspace, "dead_rows", await _dead_rows(watched)))
     raised += len(await compare(work, workspace, "old_transaction", await _old_transactions(watched)))

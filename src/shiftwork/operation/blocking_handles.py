@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from shiftwork.dags.model import DagTask
+from shiftwork.model.instructions import Instruction
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.task import Submitted, Task
 from shiftwork.observe.model import Explanation
@@ -52,6 +53,10 @@ class SyncTaskHandle(Submitted, Generic[R], frozen=True, dict=True):
     def explain(self) -> Explanation:
         """Explain why the task is not running, and what would change that."""
         return self._wait(self._handle.explain())
+
+    def tell(self, text: str) -> Instruction:
+        """Send an instruction to the agent that holds the task, or that claims it next."""
+        return self._wait(self._handle.tell(text))
 
     @property
     def _handle(self) -> TaskHandle[R]:

@@ -12,6 +12,7 @@ import msgspec
 
 from shiftwork.dags.model import DagResult, DagTask
 from shiftwork.model.errors import InputError, ResultTimeout, TaskCancelled, TaskFailed
+from shiftwork.model.instructions import Instruction
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import SETTLED, State
 from shiftwork.model.task import Result, Submitted, Task
@@ -37,6 +38,8 @@ class TaskVerbs(Protocol):
     async def cancel(self, task_id: str, reason: str = "cancelled") -> Outcome: ...
 
     async def explain(self, task_id: str) -> Explanation: ...
+
+    async def tell(self, task_id: str, text: str) -> Instruction: ...
 
 
 class TaskHandle(Submitted, Generic[R], frozen=True, dict=True):
@@ -77,6 +80,10 @@ class TaskHandle(Submitted, Generic[R], frozen=True, dict=True):
     async def explain(self) -> Explanation:
         """Explain why the task is not running, and what would change that."""
         return await self._queue.explain(self.id)
+
+    async def tell(self, text: str) -> Instruction:
+        """Send an instruction to the agent that holds the task, or that claims it next."""
+        return await self._queue.tell(self.id, text)
 
     @property
     def _queue(self) -> TaskVerbs:

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Self
 
 from shiftwork.engine.api import Batch, Everyday, Tasks
 from shiftwork.engine.claims_api import ClaimBatch, Claims, WorkerVerbs
+from shiftwork.steering.api import Inbox, TaskInstructions
 from shiftwork.task_logs.api import ClaimLogs, LogBatch, TaskLogs
 
 if TYPE_CHECKING:
     from shiftwork.access.api import Tokens
+    from shiftwork.accounts.api import Accounts
     from shiftwork.agents.api import Agents, Runtimes
     from shiftwork.artifacts.api import Artifacts
+    from shiftwork.batches.api import ProviderBatches
     from shiftwork.budgets.api import Budgets
     from shiftwork.bulk.api import Bulk
     from shiftwork.control.api import Control
     from shiftwork.dags.api import Dags
+    from shiftwork.databases.api import Workspaces
     from shiftwork.dead_letters.api import DeadLetters
     from shiftwork.limits.api import Breakers, Cooldowns, Limits, Quotas
     from shiftwork.notifications.api import Deliveries, Sinks
@@ -37,11 +41,11 @@ class Batches(Batch, ClaimBatch, LogBatch):
     """Operations on many tasks or claims at once; each has its own outcome."""
 
 
-class AllTasks(Tasks, TaskLogs):
+class AllTasks(Tasks, TaskLogs, TaskInstructions):
     """Tasks, besides what is done with them every day."""
 
 
-class AllClaims(Claims, ClaimLogs):
+class AllClaims(Claims, ClaimLogs, Inbox):
     """Claims, and what is said under one."""
 
 
@@ -105,6 +109,12 @@ class AnyQueue(Everyday, WorkerVerbs):
         return AllClaims(self._executor)
 
     @cached_property
+    def accounts(self) -> Accounts:
+        from shiftwork.accounts.api import Accounts
+
+        return Accounts(self._executor)
+
+    @cached_property
     def agents(self) -> Agents:
         from shiftwork.agents.api import Agents
 
@@ -121,6 +131,12 @@ class AnyQueue(Everyday, WorkerVerbs):
         from shiftwork.limits.api import Breakers
 
         return Breakers(self._executor)
+
+    @cached_property
+    def batches(self) -> ProviderBatches:
+        from shiftwork.batches.api import ProviderBatches
+
+        return ProviderBatches(self._executor)
 
     @cached_property
     def budgets(self) -> Budgets:
@@ -245,3 +261,9 @@ class AnyQueue(Everyday, WorkerVerbs):
         from shiftwork.waits.api import Waits
 
         return Waits(self._executor)
+
+    @cached_property
+    def workspaces(self) -> Workspaces:
+        from shiftwork.databases.api import Workspaces
+
+        return Workspaces(self._executor)

@@ -19,14 +19,16 @@ from shiftwork.engine import read as tasks
 from shiftwork.engine.claim_waiters import ClaimWaiters
 from shiftwork.engine.coalesce import Coalescer
 from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.event_waiters import EventWaiters
 from shiftwork.engine.result_waiters import Kind, ResultWaiters
 from shiftwork.model import check, ids
-from shiftwork.model.errors import AmbiguousId, InputError, NotFound
+from shiftwork.model.errors import AmbiguousId, InputError, NotFound, ShiftworkError, WorkspaceMoved
 from shiftwork.model.outcome import Outcome, Token, parse_token
 from shiftwork.observe.metrics_cache import MetricsCache, Tally
 from shiftwork.observe.status import TaskCounts
 from shiftwork.operation.declare import Operation, operation_of
 from shiftwork.search import short_ids
+from shiftwork.store import crash_points
 from shiftwork.store.store import Tx, Verb
 
 P = ParamSpec("P")
@@ -40,6 +42,7 @@ class Shared:
         self.engine = engine
         self.claim_waiters = ClaimWaiters(engine.store)
         self.result_waiters = ResultWaiters(engine.store)
+        self.event_waiters = EventWaiters(engine.store)
         self.coalescers: dict[tuple[Any, ...], Coalescer[Any, Any]] = {}
         self.claims_apart_until: dict[str, float] = {}
         """By workspace, until when (on the loop's clock) claims are not joined, since none was plain."""
@@ -47,7 +50,18 @@ class Shared:
         self.counted: dict[str, TaskCounts] = {}
         self.measured = MetricsCache()
         self.tally = Tally(engine)
+        self.one_of_many = False
+        """Whether this is one database of a map, so that a workspace may have left it."""
+        self.left: set[str] = set()
+        """Workspaces that are known to be in another database now."""
         self._under_way: set[asyncio.Future[Any]] = set()
+
+    def note_left(self, workspace: str) -> None:
+        """A workspace is in another database now: who waits here for something of it looks there."""
+        self.left.add(workspace)
+        self.claim_waiters.wake(frozenset())
+        self.result_waiters.wake_all()
+        self.event_waiters.wake_all()
 
     def keep(self, future: asyncio.Future[Any]) -> None:
         """See to the end of something no one waits for."""
@@ -58,6 +72,14 @@ class Shared:
         """Count a claim call; what was counted is written now and then."""
         if self.tally.record(workspace, agent_id, got_work=got_work):
             self.keep(asyncio.ensure_future(self.tally.write()))
+
+    async def close(self) -> None:
+        await self.claim_waiters.close()
+        await self.result_waiters.close()
+        await self.event_waiters.close()
+        await self.drain()
+        await self.tally.close()
+        await self.engine.store.close()
 
     async def drain(self) -> None:
         if self._under_way:
@@ -70,18 +92,31 @@ class Call:
     max_wait_sec = math.inf
 
     def __init__(self, shared: Shared, workspace: str, caller: Caller, connection: object | None = None) -> None:
-        self.shared = shared
-        self.engine = shared.engine
+        self._shared = shared
         self.workspace = workspace
-        self.caller = caller._replace(workspace=workspace)
+        self.caller = caller if caller.workspace == workspace else caller._replace(workspace=workspace)
         self.connection = connection
         """Of the caller, whose transaction the operation becomes part of."""
+
+    @property
+    def shared(self) -> Shared:
+        return self._shared
+
+    @property
+    def engine(self) -> Engine:
+        return self.shared.engine
 
     def joining(self, connection: object) -> Call:
         return Call(self.shared, self.workspace, self.caller, connection)
 
+    def require_here(self) -> None:
+        """Raise where the workspace is known to be in another database."""
+        if self.workspace in self.shared.left:
+            raise WorkspaceMoved(f"the workspace {self.workspace!r} is in another database now")
+
     async def run(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
         """One verb with this handle's engine and caller, in one transaction. A repeat is answered as the first was."""
+        self.require_here()
         request = self.caller.idempotency
         call: Verb[T] = functools.partial(self.in_transaction, verb, args, named)
         if request is not None:
@@ -109,6 +144,7 @@ class Call:
 
     async def run_each_time(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
         """The same for a verb whose answer is not kept, whatever key its request has."""
+        self.require_here()
         answer = await self.engine.store.run(functools.partial(self.in_transaction, verb, args, named))
         self.engine.settings_cache.mark_recorded(self.workspace)
         return answer
@@ -117,8 +153,20 @@ class Call:
         self, verb: Callable[..., Coroutine[Any, Any, T]], args: Any, named: Any, tx: Tx
     ) -> Coroutine[Any, Any, T]:
         if not self.engine.settings_cache.has(self.workspace):
-            return self._first_call(verb, args, named, tx)
-        return verb(tx, self.engine, self.caller, *args, **named)
+            running = self._first_call(verb, args, named, tx)
+        else:
+            running = verb(tx, self.engine, self.caller, *args, **named)
+        return self._run_here(running, tx) if self.shared.one_of_many else running
+
+    async def _run_here(self, running: Coroutine[Any, Any, T], tx: Tx) -> T:
+        """A verb that writes is refused by a database that the workspace has left; one that found nothing asks it."""
+        try:
+            answer = await running
+        except ShiftworkError:
+            await self._require_not_left(tx)
+            raise
+        await self._require_not_left(tx)
+        return answer
 
     async def _first_call(self, verb: Callable[..., Coroutine[Any, Any, T]], args: Any, named: Any, tx: Tx) -> T:
         """In a workspace that may be new."""
@@ -126,7 +174,19 @@ class Call:
         return await verb(tx, self.engine, self.caller, *args, **named)
 
     async def read(self, verb: Callable[[Tx], Coroutine[Any, Any, T]]) -> T:
+        self.require_here()
+        if self.shared.one_of_many:
+            return await self.engine.store.read(functools.partial(self._read_here, verb))
         return await self.engine.store.read(verb)
+
+    async def _read_here(self, verb: Callable[[Tx], Coroutine[Any, Any, T]], tx: Tx) -> T:
+        """What is read must not be what a workspace left behind."""
+        await self._require_not_left(tx)
+        return await verb(tx)
+
+    async def _require_not_left(self, tx: Tx) -> None:
+        if await tx.one("route_left", workspace=self.workspace) is not None:
+            raise WorkspaceMoved(f"the workspace {self.workspace!r} is in another database now")
 
     async def until(
         self, kind: Kind, key: str, look: Callable[[], Awaitable[T]], has_ended: Callable[[T], bool], wait: float
@@ -220,9 +280,12 @@ class Call:
         """The same with values that were checked already."""
         implementation = operation.implementation
         assert implementation is not None, f"{operation.name} has no implementation"
-        return implementation(self, **values)
+        return crash_points.named(operation.name, implementation(self, **values))
 
     async def upload(self, upload: Upload) -> Artifact:
+        return await crash_points.named("artifacts.upload", self._upload(upload))
+
+    async def _upload(self, upload: Upload) -> Artifact:
         owner = await self._owner(upload)
         return await transfer.put(
             self.engine,
@@ -305,10 +368,12 @@ def _positional(
 
 
 def load_implementations() -> None:
-    """Import the operations of every feature."""
+    """Import the operations of every feature, and what extends them."""
     for feature in features.WITH_OPERATIONS:
         import_module(f"shiftwork.{feature}.operations")
     import_module("shiftwork.engine.claims_operations")
+    for package in features.EXTENSIONS:
+        import_module(f"shiftwork.{package}")
 
 
 def _split(token: str | Token) -> tuple[str, int]:

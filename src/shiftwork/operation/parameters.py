@@ -86,6 +86,8 @@ class Parameters:
         self._texts = tuple(name for name in self.names if _is_text(kinds[name]))
         self.under_claim = TOKEN in self.names and TASK in path_names and TASK not in self.names
         sent = [_field(parameter, read_as(hints[parameter.name], over_http=True)) for parameter in signature]
+        self.sent: dict[str, Any] = {field[0]: field for field in sent}
+        """Name, type and default of each as it is sent, for interfaces that take JSON."""
         rest = [field for field in sent if field[0] not in path_names]
         if self.under_claim:
             rest = [field for field in rest if field[0] != TOKEN]

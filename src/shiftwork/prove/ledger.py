@@ -1,10 +1,11 @@
-"""The ledger of a run: counts what the queue and the world recorded. Pure."""
+"""The ledger of a run: counts what the queue and the outside world recorded. Pure."""
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -25,106 +26,196 @@ class Thought(NamedTuple):
     def line(self) -> str:
         return f"{self.task} {self.fence} {self.what}"
 
+    @classmethod
+    def read(cls, line: str) -> Self:
+        task, fence, what = line.split()
+        return cls(task, int(fence), what)
 
-def read_thought(line: str) -> Thought:
-    task, fence, what = line.split()
-    return Thought(task, int(fence), what)
+
+class Act(NamedTuple):
+    """What a claim did outside: `act`, or `look` whether an older claim has acted."""
+
+    what: str
+    key: str
+    fence: int
+
+    @property
+    def line(self) -> str:
+        return f"{self.what} {self.key} {self.fence}"
+
+    @classmethod
+    def read(cls, line: str) -> Self:
+        what, key, fence = line.split()
+        return cls(what, key, int(fence))
+
+
+def accepted_acts(acts: Iterable[Act]) -> Counter[str]:
+    """How often each effect happened, outside of a system that refuses acts of claims older than one it has heard of.
+
+    A process that is frozen between its intent and its act may act years later. Only the outside can refuse that.
+    """
+    newest: dict[str, int] = {}
+    accepted: Counter[str] = Counter()
+    for act in acts:
+        if act.what == "act" and act.fence >= newest.get(act.key, 0):
+            accepted[act.key] += 1
+        newest[act.key] = max(act.fence, newest.get(act.key, 0))
+    return accepted
+
+
+class Occurrence(NamedTuple):
+    """One fault of a run."""
+
+    fault: str
+    at_sec: float
+    """Since the beginning of the run."""
+    lasted_sec: float
+    affected: int
+    """Processes, connections, answers or requests that it met; 0 if it did not happen."""
+    recovered_sec: float | None
+    """From its beginning until all tasks that were held then had ended; None if they had not when the next one came."""
+
+
+class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
+    """All faults of one kind."""
+
+    fault: str
+    times: int
+    affected: int
+    recovery_median_sec: float | None
+    recovery_max_sec: float | None
+    not_recovered: int
+    """Times that work held at its beginning had not ended a minute later."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened, and below `took_sec` what went wrong: there the right numbers are zeros."""
+    """What happened, and below `tasks_per_sec` what went wrong: there the right numbers are zeros."""
 
     submitted: int
     completed: int
     attempts: int
-    kills: int
-    freezes: int
-    floods: int
-    """Times that the same request was sent again."""
+    late_writes: int
+    """Writes that were tried under claims that had lost their task."""
     took_sec: float
+    tasks_per_sec: float
     lost: int
     """Submitted, and not in the queue any more."""
     stuck: int
     """Neither ended nor moving when the time was over."""
     failed: int
-    """Ended otherwise than completed, although every slip may be tried again."""
+    """Ended otherwise than completed, although every failure may be tried again."""
+    created_twice: int
+    """Tasks that one request created twice."""
     done_twice: int
     """Tasks whose result was accepted more than once."""
-    acted_twice: int
+    effects_twice: int
     """Outside actions that happened more than once."""
-    not_acted: int
+    effects_missing: int
     """Completed, and what it should have done outside did not happen."""
     late_accepted: int
-    """Writes that were accepted under a claim that had lost its task to another."""
-    thought_twice: int
+    """Late writes that were accepted."""
+    steps_repeated: int
     """Tasks whose step was done again by a later claim, although it had been kept."""
     not_booked: int
     """Completed, and what it cost at least was not booked."""
     misbooked_usd: float
-    """By how much the costs of attempts and tasks differ."""
+    """By how much tasks, attempts and budgets differ about what was spent."""
+    faults: list[FaultRow]
 
     @property
-    def faults(self) -> int:
-        """Processes that were hurt. Where none was, nothing is proven."""
-        return self.kills + self.freezes
+    def violations(self) -> dict[str, float]:
+        """What went wrong, by name."""
+        return {name: value for name in WRONG if abs(value := getattr(self, name)) > 1e-9}
 
     @property
-    def clean(self) -> bool:
-        wrong = (self.lost, self.stuck, self.failed, self.done_twice, self.acted_twice, self.not_acted)
-        broken = (self.late_accepted, self.thought_twice, self.not_booked)
-        return not any(wrong) and not any(broken) and abs(self.misbooked_usd) < 1e-9
+    def unproven(self) -> list[str]:
+        """Faults that were chosen and did not happen."""
+        return [row.fault for row in self.faults if not row.affected]
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of one run."""
+WRONG = (
+    "lost", "stuck", "failed", "created_twice", "done_twice", "effects_twice", "effects_missing", "late_accepted",
+    "steps_repeated", "not_booked", "misbooked_usd",
+)  # fmt: skip
 
-    submitted: Sequence[str]
-    statuses: Mapping[str, str]
-    """Of each task that is still there."""
-    accepted: Mapping[str, int]
-    """How often each task's result was taken, by the log."""
+
+class TaskRow(NamedTuple):
+    """A task as the database has it."""
+
+    id: str
+    type: str
+    status: str
+    cost: int
+    """In millionths of a dollar."""
+    parent_id: str | None
+
+
+class Records(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known after a run."""
+
+    acknowledged: Mapping[str, str]
+    """The id that each key of a submission was answered with."""
+    unanswered: int
+    """Submissions whose answer never came: they may be there or not."""
+    tasks: Sequence[TaskRow]
+    accepted_twice: int
     attempts: int
-    world: Iterable[str]
-    """The key of each outside action, as often as it happened."""
+    attempts_cost: int
+    budgets_misbooked: int
+    """By how much budgets differ from the attempts that they paid for."""
+    acts: Iterable[Act]
     thoughts: Sequence[Thought]
     """In the order in which they were written down."""
+    late_writes: int
     late_accepted: int
-    costs: Mapping[str, float]
-    """Of each task, in dollars."""
-    attempt_costs: float
-    kills: int
-    freezes: int
-    floods: int
     took_sec: float
+    chosen: Sequence[str]
+    occurrences: Sequence[Occurrence]
 
 
-def count(story: Story) -> Ledger:
-    """The ledger of a run."""
-    there = {task: story.statuses[task] for task in story.submitted if task in story.statuses}
-    completed = [task for task, status in there.items() if status == "completed"]
-    acts = Counter(story.world)
+def count(records: Records, *, with_effects: frozenset[str], subtasks: int) -> Ledger:
+    """The ledger of a run whose tasks of these types act outside once, and whose parents have this many subtasks."""
+    tasks = records.tasks
+    there = {task.id for task in tasks}
+    roots = [task for task in tasks if task.parent_id is None]
+    below = Counter(task.parent_id for task in tasks if task.parent_id is not None)
+    completed = [task for task in tasks if task.status == "completed"]
+    acts = accepted_acts(records.acts)
+    unexpected = len(roots) - len(records.acknowledged) - records.unanswered
+    known = {*records.acknowledged.values()}
     return Ledger(
-        submitted=len(story.submitted),
+        submitted=len(records.acknowledged) + sum(below.values()),
         completed=len(completed),
-        attempts=story.attempts,
-        kills=story.kills,
-        freezes=story.freezes,
-        floods=story.floods,
-        took_sec=story.took_sec,
-        lost=len(story.submitted) - len(there),
-        stuck=sum(status not in ENDED for status in there.values()),
-        failed=sum(status in ENDED - {"completed"} for status in there.values()),
-        done_twice=sum(times > 1 for times in story.accepted.values()),
-        acted_twice=sum(times > 1 for times in acts.values()),
-        not_acted=max(0, len(completed) - len(acts)),
-        late_accepted=story.late_accepted,
-        thought_twice=len(_thought_twice(story.thoughts)),
-        not_booked=sum(story.costs.get(task, 0.0) < COST_USD - 1e-9 for task in completed),
-        misbooked_usd=round(sum(story.costs.values()) - story.attempt_costs, 6),
+        attempts=records.attempts,
+        late_writes=records.late_writes,
+        took_sec=round(records.took_sec, 1),
+        tasks_per_sec=round(len(completed) / records.took_sec, 1),
+        lost=len(known - there) + _missing_below(completed, below, subtasks),
+        stuck=sum(task.status not in ENDED for task in tasks),
+        failed=sum(task.status in ENDED - {"completed"} for task in tasks),
+        created_twice=max(0, unexpected) + sum(max(0, number - subtasks) for number in below.values()),
+        done_twice=records.accepted_twice,
+        effects_twice=sum(times > 1 for times in acts.values()),
+        effects_missing=max(0, sum(task.type in with_effects for task in completed) - len(acts)),
+        late_accepted=records.late_accepted,
+        steps_repeated=len(_steps_repeated(records.thoughts)),
+        not_booked=sum(task.cost < round(1e6 * COST_USD) for task in completed),
+        misbooked_usd=_misbooked(records),
+        faults=[_row(name, records.occurrences) for name in records.chosen],
     )
 
 
-def _thought_twice(thoughts: Iterable[Thought]) -> set[str]:
+def _missing_below(completed: Iterable[TaskRow], below: Mapping[str, int], subtasks: int) -> int:
+    """Subtasks that a completed parent must have had, and that are gone."""
+    return sum(max(0, subtasks - below.get(task.id, 0)) for task in completed if task.type == "parent")
+
+
+def _misbooked(records: Records) -> float:
+    by_task = sum(task.cost for task in records.tasks)
+    return (abs(by_task - records.attempts_cost) + records.budgets_misbooked) / 1e6
+
+
+def _steps_repeated(thoughts: Iterable[Thought]) -> set[str]:
     """A claim that was lost may still begin; one that comes after the claim that kept the thought may not."""
     kept: dict[str, int] = {}
     again: set[str] = set()
@@ -134,3 +225,16 @@ def _thought_twice(thoughts: Iterable[Thought]) -> set[str]:
         elif thought.fence > kept.get(thought.task, thought.fence):
             again.add(thought.task)
     return again
+
+
+def _row(name: str, occurrences: Iterable[Occurrence]) -> FaultRow:
+    those = [each for each in occurrences if each.fault == name and each.affected]
+    recoveries = [each.recovered_sec for each in those if each.recovered_sec is not None]
+    return FaultRow(
+        fault=name,
+        times=len(those),
+        affected=sum(each.affected for each in those),
+        recovery_median_sec=round(statistics.median(recoveries), 1) if recoveries else None,
+        recovery_max_sec=round(max(recoveries), 1) if recoveries else None,
+        not_recovered=len(those) - len(recoveries),
+    )

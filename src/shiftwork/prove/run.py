@@ -1,272 +1,372 @@
-"""One run: a workspace of its own, processes that are killed and frozen, and the ledger at the end."""
+"""One run: a fleet on a scratch store, faults one after the other, and the ledger at the end."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+import itertools
 import random
-import secrets
-import signal
-import sys
-import tempfile
+import shutil
 import time
-from collections import Counter
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shiftwork.maintenance.loop import run_once
-from shiftwork.model.errors import ConflictError
-from shiftwork.model.states import STORED
-from shiftwork.prove.agent import thoughts_of
-from shiftwork.prove.ledger import COST_USD, ENDED, Ledger, Story, count, read_thought
+from shiftwork.client import Client
+from shiftwork.model import ids
+from shiftwork.model.errors import StoreUnavailable
+from shiftwork.prove import proxy as proxies
+from shiftwork.prove.faults import FAULTS, Permitted
+from shiftwork.prove.fleet import Fleet, fleet_on, free_port
+from shiftwork.prove.ledger import ENDED, Act, Ledger, Occurrence, Records, TaskRow, Thought, count
+from shiftwork.prove.probes import AWAY, Probes
+from shiftwork.prove.proxy import Proxy
+from shiftwork.prove.scratch import Scratch, in_list, scratch_at
+from shiftwork.prove.workload import PARENT, STEPS, SUBTASKS, task, thoughts_of, type_of
 from shiftwork.queue import Queue
 
 SETTINGS = {
     "heartbeat_interval_sec": 0.5,
     "heartbeat_timeout_sec": 2,
     "claim_ttl_sec": 5,
-    "max_attempts": 100,
-    "max_reclaims": 1000,
+    "max_attempts": 1000,
+    "max_reclaims": 10_000,
     "retry.initial_delay_sec": 0.1,
     "retry.max_delay_sec": 0.5,
     "circuit_breaker": None,
     "poison": None,
     "maintenance.retry_promoter_sec": 0.25,
 }
-"""Short leases, so that much happens in little time, and no end to trying: whatever does not complete was lost."""
+"""Short leases, so that much happens in little time, and no end to trying: what does not complete was lost."""
 
-WORK, PROBE = "prove", "prove-fence"
-"""What the fleet does, and what we do ourselves to see that a lost claim is refused."""
+PRODUCERS = 2
+BATCH = 50
+MIN_BACKLOG = 300
+SAMPLE_SEC = 1.0
+RECOVERY_SEC = 60.0
+SETTLE_SEC = 120.0
 
-PROBES = 3
-FREEZE_SEC = 3.0
-"""Longer than the heartbeat timeout: a process that wakes up after it is a zombie."""
+HELD = ("claimed", "running", "ready", "retrying")
+"""What a task is that was held when a fault came, until it ends or waits for its subtasks."""
 
-PAGE = 1000
+ATTEMPTS = """
+select count(*), coalesce(sum(a.cost), 0) from attempts a join tasks t on t.id = a.task_id where t.type <> 'probe'"""
+
+MISBOOKED = """
+select coalesce(sum(abs(b.spent - coalesce(used.cost, 0))), 0) from budgets b left join (
+  select c.budget_id, sum(case when c.granted > a.cost then c.granted else a.cost end) as cost
+  from charges c join attempts a on a.task_id = c.task_id and a.fence = c.fence group by c.budget_id
+) used on used.budget_id = b.id"""
+"""By how much budgets differ from their attempts. The grant of one that was lost counts as spent until it reports."""
+
+Tell = Callable[[str], None]
 
 
 class Plan(NamedTuple):
     """How much of everything."""
 
-    tasks: int
-    agents: int
-    longest_sec: float
-    fault_every_sec: float
+    minutes: float
+    tasks: int | None
+    """Submitted at most, without subtasks."""
+    workers: int
+    every_sec: float
+    """Between the end of one fault's recovery and the next fault."""
+    faults: Sequence[str]
     seed: int
+    restart: Permitted | None = None
+    fail_over: Permitted | None = None
 
 
-Tell = Callable[[str], None]
+class Sample(NamedTuple):
+    """How many tasks had been completed by then."""
+
+    at_sec: float
+    completed: int
 
 
-async def prove(url: str, plan: Plan, report: Tell) -> Ledger:
-    """Hurt a fleet on this store, in a workspace of its own whose tasks are deleted afterwards, and count."""
-    workspace = f"prove-{secrets.token_hex(4)}"
-    with tempfile.TemporaryDirectory(prefix="shiftwork-prove-") as folder:
-        async with Queue.open(url, workspace=workspace, actor="system:prove") as queue:
-            try:
-                return await Trial(queue, url, plan, Path(folder), report).run()
-            finally:
-                await clear(queue)
+class Outcome(NamedTuple):
+    """What a run has shown."""
+
+    ledger: Ledger
+    samples: list[Sample]
+    occurrences: list[Occurrence]
 
 
-async def clear(queue: Queue) -> None:
-    """Delete every task with its effects, steps and attempts, and the settings; the events age with the log."""
-    for type_ in (WORK, PROBE):
-        await queue.control.purge(type=type_, held=True)
-    await queue.settings.set("purge.mode", "delete")
-    for type_ in (WORK, PROBE):
-        await queue.control.purge(type=type_, status=sorted(STORED))
-    await queue.settings.change(unset=[*SETTINGS, "purge.mode"])
+async def prove(url: str, plan: Plan, report: Tell, logs: Path | None = None) -> Outcome:
+    """Inject faults into a fleet on a scratch store at this address, which is removed afterwards, and count.
+
+    Of a run whose ledger is not clean, the logs of the processes are copied to `logs`.
+    """
+    chance = random.Random(plan.seed)
+    async with scratch_at(url) as scratch:
+        async with await Queue.open(scratch.url, actor="system:prove") as queue:
+            await queue.settings.change(SETTINGS)
+        async with _network(scratch, chance) as (ways, store, server, port):
+            folder, one_clock = scratch.folder, scratch.is_sqlite
+            async with (
+                fleet_on(store, server, port, plan.workers, folder, one_clock=one_clock) as fleet,
+                await connected(server) as client,
+            ):
+                outcome = await Trial(scratch, fleet, ways, client, chance, plan, report).run()
+        if logs is not None and outcome.ledger.violations:
+            shutil.copytree(folder, logs, ignore=shutil.ignore_patterns("queue.db*"), dirs_exist_ok=True)
+        return outcome
+
+
+async def connected(server: str) -> Client:
+    """Fails soon when the server is away, so that an earlier fault does not hold up a batch."""
+    async with asyncio.timeout(RECOVERY_SEC):
+        while True:
+            with suppress(StoreUnavailable):
+                return await Client.open(server, patience_sec=1.0, timeout_sec=5.0)
+            await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def _network(scratch: Scratch, chance: random.Random) -> AsyncIterator[tuple[list[Proxy], str, str, int]]:
+    """The proxies, the store's and the server's address by way of them, and the port on which to serve."""
+    port = free_port()
+    ways = [Proxy("127.0.0.1", port, chance, http=True)]
+    hosts = [] if scratch.is_sqlite else proxies.hosts_of(scratch.url)
+    ways += [Proxy(host.name, host.port, chance, http=False) for host in hosts]
+    async with AsyncExitStack() as stack:
+        ports = [await stack.enter_async_context(proxies.listening(way)) for way in ways]
+        store = proxies.through(scratch.url, ports[1:]) if hosts else scratch.url
+        yield ways, store, f"http://127.0.0.1:{ports[0]}", port
 
 
 class Trial:
-    """A fleet and anyone who hurts it."""
+    """A fleet at work, and what disturbs it."""
 
-    def __init__(self, queue: Queue, url: str, plan: Plan, folder: Path, report: Tell) -> None:
-        self._queue = queue
-        self._url = url
-        self._plan = plan
-        self._folder = folder
-        self._world = folder / "world"
-        self._emit = report
-        self._chance = random.Random(plan.seed)
-        self._agents: dict[str, asyncio.subprocess.Process] = {}
-        self._hired = 0
-        self.faults: Counter[str] = Counter()
-        self._probes = Probes(queue)
+    def __init__(
+        self,
+        scratch: Scratch,
+        fleet: Fleet,
+        ways: list[Proxy],
+        client: Client,
+        chance: random.Random,
+        plan: Plan,
+        report: Tell,
+    ) -> None:
+        self.scratch, self.fleet, self.proxies, self.chance = scratch, fleet, ways, chance
+        self.restart, self.fail_over = plan.restart, plan.fail_over
+        self._client, self._plan, self._report = client, plan, report
+        self._probes = Probes(client)
+        self._numbers = itertools.count()
+        self._acknowledged: dict[str, str] = {}
+        self._expected = 0
+        """Tasks acknowledged, with the subtasks that they will have."""
+        self._samples = [Sample(0.0, 0)]
+        self._occurrences: list[Occurrence] = []
+        self._began = time.monotonic()
+        self._producing = True
+        self._now = ""
+        self._again: int | None = None
+        """A task that was refused while the disk was full."""
 
-    async def run(self) -> Ledger:
-        began = time.monotonic()
-        for key, value in SETTINGS.items():
-            await self._queue.settings.set(key, value)
-        submitted = await self._submit()
-        await self._probes.begin()
+    @property
+    def _at(self) -> float:
+        return time.monotonic() - self._began
+
+    async def run(self) -> Outcome:
+        background = [self._produce() for _ in range(PRODUCERS)]
+        background += [self._sample(), self.fleet.supervise(), self._probes.run()]
+        running = [asyncio.ensure_future(work) for work in background]
+        producers = running[:PRODUCERS]
+        working = asyncio.ensure_future(self._work())
         try:
-            for _ in range(self._plan.agents):
-                await self._hire()
-            await self._until_done(began)
+            await asyncio.wait([working, *running[PRODUCERS:]], return_when=asyncio.FIRST_COMPLETED)
+            for ended in running:
+                if ended.done():
+                    ended.result()  # raises what ended it
+            await working
         finally:
-            await self._dismiss()
-        return count(await self._remember(submitted, time.monotonic() - began))
+            for work in (working, *running):
+                work.cancel()
+            await asyncio.gather(working, *running, return_exceptions=True)
+        took = self._at
+        records = await self._records(
+            took, all_answered=all(each.done() and not each.cancelled() for each in producers)
+        )
+        ledger = count(records, with_effects=frozenset({STEPS}), subtasks=SUBTASKS)
+        return Outcome(ledger, self._samples, self._occurrences)
 
-    async def _submit(self) -> list[str]:
-        """Every task is sent twice under its key, as by producers whose answers got lost."""
-        made: list[str] = []
-        for start in range(0, self._plan.tasks, PAGE):
-            numbers = range(start, min(start + PAGE, self._plan.tasks))
-            batch = [
-                {"type": WORK, "payload": {"number": number}, "idempotency_key": f"prove-{number}"}
-                for number in numbers
-            ]
-            made += [task.id for task in await self._queue.submit_many(batch)]
-            again = [task.id for task in await self._queue.submit_many(batch)]
-            self.faults["flood"] += len(again)
-            made += [task for task in again if task not in made]
-        return made
+    async def _work(self) -> None:
+        await self._until(lambda: self._samples[-1].completed > 0, RECOVERY_SEC)
+        await self._inject_all()
+        await self._until(lambda: self._probes.tried > 0, RECOVERY_SEC)
+        self._producing = False
+        self._now = "waiting for the rest"
+        await self._until_settled()
 
-    async def _hire(self) -> None:
-        self._hired += 1
-        name = f"agent-{self._hired}"
-        with (self._folder / "agents.log").open("ab") as log:
-            self._agents[name] = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "shiftwork.prove.agent", self._queue.workspace, name, str(self._world),
-                env={**os.environ, "SHIFTWORK_STORE": self._url},
-                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+    async def _inject_all(self) -> None:
+        """In a random order, round after round, until the time is over and each was tried, or no work is left."""
+        end = self._began + 60 * self._plan.minutes
+        rounds = 0
+        left = list(self._plan.faults)
+        while left and (time.monotonic() < end or not rounds):
+            for name in self.chance.sample(left, len(left)):
+                if (rounds and time.monotonic() >= end) or not await self._pause():
+                    return
+                await self._inject(name)
+            left = [name for name in left if not FAULTS[name].once]
+            rounds += 1
+        await self._until(lambda: time.monotonic() >= end or self._exhausted, 60 * self._plan.minutes)
 
-    async def _dismiss(self) -> None:
-        for process in self._agents.values():
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGCONT)
-                process.kill()
-        await asyncio.gather(*(process.wait() for process in self._agents.values()))
+    async def _pause(self) -> bool:
+        """Whether there is still work to disturb after the pause between two faults."""
+        await self._until(lambda: self._exhausted, self._plan.every_sec)
+        return not self._exhausted
 
-    async def _hurt(self) -> None:
-        """Kill one, or freeze one until its lease is over; a killed one is replaced."""
-        name = self._chance.choice(sorted(self._agents))
-        process = self._agents[name]
-        if self._chance.random() < 0.5:
-            self.faults["kill"] += 1
-            self._agents.pop(name)
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-            await self._hire()
-        else:
-            self.faults["freeze"] += 1
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGSTOP)
-            asyncio.get_running_loop().call_later(FREEZE_SEC, _thaw, process.pid)
+    @property
+    def _exhausted(self) -> bool:
+        """All tasks of the plan have been submitted and completed."""
+        full = self._plan.tasks is not None and len(self._acknowledged) >= self._plan.tasks
+        return full and self._samples[-1].completed >= self._expected
 
-    async def _until_done(self, began: float) -> None:
-        """Hurt the fleet until nothing is left to do; then no one could be hurt any more."""
-        due = began + self._plan.fault_every_sec
-        while (now := time.monotonic()) - began < self._plan.longest_sec:
-            await run_once(self._queue.engine)
-            await self._probes.go_on()
-            counts = (await self._queue.status()).counts
-            left = sum(number for status, number in counts.items() if status not in ENDED)
-            self._emit(f"{counts.get('completed', 0)} of {self._plan.tasks} done, {self.faults['kill']} killed")
-            if not left:
-                return
-            if now >= due:
-                await self._hurt()
-                due = time.monotonic() + self._plan.fault_every_sec
+    async def _inject(self, name: str) -> None:
+        began = time.monotonic()
+        held = await self._held()
+        self._now = name
+        affected = await FAULTS[name].inject(self)
+        lasted = time.monotonic() - began
+        self._now = f"recovering from {name}"
+        recovered = None
+        while time.monotonic() - began < lasted + RECOVERY_SEC:
+            with suppress(StoreUnavailable):
+                if await self._all_ended(held):
+                    recovered = time.monotonic() - began
+                    break
             await asyncio.sleep(0.1)
+        self._now = ""
+        self._occurrences.append(Occurrence(name, began - self._began, lasted, affected, recovered))
 
-    async def _remember(self, submitted: list[str], took: float) -> Story:
-        statuses: dict[str, str] = {}
-        costs: dict[str, float] = {}
-        after = None
+    async def _held(self) -> list[str]:
+        rows = await self._retried("select id from tasks where status in ('claimed', 'running') and type <> 'probe'")
+        return [str(row[0]) for row in rows]
+
+    async def _all_ended(self, held: Sequence[str]) -> bool:
+        """A parent that waits for its subtasks has let go of its place; it is held again when they are done."""
+        some = f"select 1 from tasks where id in ({in_list(held)}) and status in ({in_list(HELD)}) limit 1"  # noqa: S608  # ids and words of ours
+        return not held or not await self.scratch.rows(some)
+
+    async def _retried(self, query: str) -> list[tuple[Any, ...]]:
+        async with asyncio.timeout(RECOVERY_SEC):
+            while True:
+                try:
+                    return await self.scratch.rows(query)
+                except StoreUnavailable:
+                    await asyncio.sleep(0.2)
+
+    async def _produce(self) -> None:
+        """Submit as many as the fleet can do, each batch again until it is acknowledged."""
+        while self._producing:
+            if self._is_full():
+                await asyncio.sleep(0.05)
+                continue
+            numbers = self._next(BATCH)
+            if not numbers:
+                return
+            while not await self._sent(numbers):  # noqa: ASYNC110  # another process
+                await asyncio.sleep(0.2)
+
+    async def _sent(self, numbers: Sequence[int]) -> bool:
+        try:
+            await self._send(numbers)
+        except AWAY:
+            return False
+        return True
+
+    def _is_full(self) -> bool:
+        """More than the fleet does in three seconds is waiting."""
+        recent = self._samples[-4:]
+        passed = recent[-1].at_sec - recent[0].at_sec
+        rate = (recent[-1].completed - recent[0].completed) / passed if passed else 0.0
+        return self._expected - self._samples[-1].completed > max(MIN_BACKLOG, 3 * rate)
+
+    def _next(self, most: int) -> list[int]:
+        numbers = [next(self._numbers) for _ in range(most)]
+        tasks = self._plan.tasks
+        return numbers if tasks is None else [number for number in numbers if number < tasks]
+
+    async def submit_one(self) -> None:
+        """Beyond the plan: what is refused is sent again when the fault is over."""
+        if self._again is None:
+            self._again = next(self._numbers)
+        number = self._again
+        await self._send([number])
+        self._again = None
+
+    async def _send(self, numbers: Sequence[int]) -> None:
+        batch = [task(number, f"prove-{number}") for number in numbers]
+        made = await self._client.submit_many(batch)
+        new = [number for number in numbers if f"prove-{number}" not in self._acknowledged]
+        self._acknowledged |= {
+            f"prove-{number}": ids.parse(each.id) or each.id for number, each in zip(numbers, made, strict=True)
+        }
+        self._expected += sum(1 + SUBTASKS * (type_of(number) == PARENT) for number in new)
+
+    async def _sample(self) -> None:
+        query = "select count(*) from attempts where outcome = 'completed'"
         while True:
-            page = await self._queue.tasks.list(after=after, limit=PAGE)
-            for task in page.tasks:
-                statuses[task.id] = task.status
-                costs[task.id] = task.cost_usd
-            after = page.next
-            if after is None:
-                break
-        accepted, attempt_costs, attempts = await self._accepted(statuses)
-        world = self._world.read_text().split() if self._world.exists() else []
-        thoughts = thoughts_of(self._world)
-        thought = thoughts.read_text().splitlines() if thoughts.exists() else []
-        return Story(
-            submitted=submitted,
-            statuses=statuses,
-            accepted=accepted,
+            began = time.monotonic()
+            completed = self._samples[-1].completed
+            with suppress(StoreUnavailable):
+                completed = await self.scratch.value(query) - self._probes.completed
+            self._samples.append(Sample(self._at, completed))
+            faults = sum(each.affected > 0 for each in self._occurrences)
+            line = f"{self._at:.0f} s: {completed:,} of {self._expected:,} completed, {faults} faults"
+            self._report(f"{line}, {self._now}" if self._now else line)
+            took = time.monotonic() - began
+            await asyncio.sleep(max(SAMPLE_SEC - took, 10 * took))
+
+    async def _until(self, reached: Callable[[], bool], most_sec: float) -> bool:
+        end = time.monotonic() + most_sec
+        while not reached():
+            if time.monotonic() >= end:
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
+    async def _until_settled(self) -> None:
+        """Everything that was sent is acknowledged, and all of it has ended; or nothing moves for too long."""
+        open_ = f"select 1 from tasks where status not in ({in_list(sorted(ENDED))}) and type <> 'probe' limit 1"  # noqa: S608  # words of ours
+        end = time.monotonic() + SETTLE_SEC
+        while time.monotonic() < end:
+            if self._again is not None:
+                with suppress(*AWAY):
+                    await self.submit_one()
+            with suppress(StoreUnavailable):
+                if self._again is None and not await self.scratch.rows(open_):
+                    return
+            if self._samples[-1].completed > self._samples[-min(len(self._samples), 10)].completed:
+                end = max(end, time.monotonic() + SETTLE_SEC / 4)
+            await asyncio.sleep(0.25)
+
+    async def _records(self, took: float, *, all_answered: bool) -> Records:
+        rows = await self._retried("select id, type, status, cost, parent_id from tasks where type <> 'probe'")
+        tasks = [TaskRow(str(row[0]), row[1], row[2], row[3], row[4] and str(row[4])) for row in rows]
+        twice = "select task_id from single_events where verb = 'completed' group by task_id having count(*) > 1"
+        (attempts, cost), *_ = await self._retried(ATTEMPTS)
+        (misbooked,), *_ = await self._retried(MISBOOKED)
+        world = self.scratch.folder / "world"
+        return Records(
+            acknowledged=self._acknowledged,
+            unanswered=0 if all_answered else BATCH * PRODUCERS,
+            tasks=tasks,
+            accepted_twice=len(await self._retried(twice)),
             attempts=attempts,
-            world=world,
-            thoughts=[read_thought(line) for line in thought],
+            attempts_cost=int(cost),
+            budgets_misbooked=int(misbooked),
+            acts=[Act.read(line) for line in _lines(world)],
+            thoughts=[Thought.read(line) for line in _lines(thoughts_of(world))],
+            late_writes=self._probes.tried,
             late_accepted=self._probes.accepted,
-            costs=costs,
-            attempt_costs=attempt_costs / 1e6,
-            kills=self.faults["kill"],
-            freezes=self.faults["freeze"],
-            floods=self.faults["flood"],
-            took_sec=round(took, 1),
+            took_sec=took,
+            chosen=self._plan.faults,
+            occurrences=self._occurrences,
         )
 
-    async def _accepted(self, statuses: dict[str, str]) -> tuple[dict[str, int], int, int]:
-        """How often each result was taken, what all attempts cost, and how many there were."""
-        accepted: Counter[str] = Counter()
-        cursor = 0
-        while True:
-            news = await self._queue.events(cursor, limit=10_000)
-            events, following = news.events, news.next
-            accepted.update(event.task_id for event in events if event.verb == "completed" and event.task_id)
-            if following == cursor:
-                break
-            cursor = following
-        costs = attempts = 0
-        for task in statuses:
-            for attempt in await self._queue.tasks.attempts(task):
-                attempts += 1
-                costs += round(1e6 * attempt.cost_usd)
-        return dict(accepted), costs, attempts
 
-
-class Probes:
-    """Claims that are lost on purpose. Whether a frozen process writes late is chance; these do, each time."""
-
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self._lost: dict[str, str] = {}
-        """The claim that a task was lost under, until the probe is over."""
-        self.accepted = 0
-
-    async def begin(self) -> None:
-        """Take tasks as a process that then falls silent."""
-        await self._queue.submit_many([{"type": PROBE}] * PROBES)
-        await self._queue.agents.register(id="zombie", types=[PROBE], max_concurrent_tasks=PROBES)
-        await self._queue.agents.register(id="heir", types=[PROBE], max_concurrent_tasks=PROBES)
-        for claim in await self._queue.claim("zombie", PROBES, start=True, types=[PROBE]):
-            self._lost[claim.id] = claim.token
-
-    async def go_on(self) -> None:
-        """Once a lease is over: the heir takes the task, the zombie writes late, the heir ends it."""
-        if not self._lost:
-            return
-        for claim in await self._queue.claim("heir", PROBES, start=True, types=[PROBE]):
-            late = self._lost.pop(claim.id)
-            for write in (self._queue.steps.complete(late, "think", "late"), self._queue.complete(late, "late")):
-                self.accepted += not await _is_refused(write)
-            with suppress(ConflictError):  # a late result that was accepted has ended it
-                await self._queue.complete(claim.token, "in time", usage={"cost_usd": COST_USD})
-
-
-async def _is_refused(write: Coroutine[Any, Any, Any]) -> bool:
-    """Whatever a late write comes to, other than its refusal, is wrong."""
-    try:
-        await write
-    except ConflictError:
-        return True
-    except Exception:  # noqa: BLE001  # it got past the fence, and broke something behind it
-        return False
-    return False
-
-
-def _thaw(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
+def _lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []

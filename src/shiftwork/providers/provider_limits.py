@@ -14,6 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shiftwork.model import reasons
+from shiftwork.model.bounds import MAX_NAME
 from shiftwork.providers import provider_messages, reset_times
 from shiftwork.providers.provider_messages import Kind, Scope
 from shiftwork.providers.reset_times import MAX_SEC, Reset
@@ -52,6 +53,12 @@ class Signal(NamedTuple):
     """The time it named, in seconds since 1970."""
     window: str | None = None
     """Which of its windows is used up, e.g. five_hour."""
+    utilization: float | None = None
+    """How much of that window is used, from 0 to 1."""
+    provider: str | None = None
+    account: str | None = None
+    model: str | None = None
+    """Of the call that was refused, as far as the report says."""
 
 
 class ClassifiedFailure(NamedTuple):
@@ -65,6 +72,9 @@ def classify_failure(
     reason: str | None, error: str | None, data: Any, limit: RateLimit, now: float, zone: tzinfo = UTC
 ) -> ClassifiedFailure:
     """The reason that counts. A reason that says more than `agent_error` is outweighed by facts alone, not by words."""
+    if reason == reasons.AUTH_FAILURE:
+        refused = read(error, data, now, zone) if limit.classify else None
+        return ClassifiedFailure(reason, refused if refused is not None and refused.kind == "auth" else None)
     if reason not in _VAGUE:
         stated = _stated(read(error, data, now, zone), error, data, now, zone) if reason == reasons.RATE_LIMIT else None
         return ClassifiedFailure(str(reason), stated)
@@ -82,7 +92,8 @@ def _stated(found: Signal | None, error: str | None, data: Any, now: float, zone
     if found is not None and found.kind in {"rate_limit", "quota"}:
         return found
     reset = _asked(error, data, now, zone, 0)
-    return Signal("rate_limit", wait_sec=reset.wait_sec, resets_at=reset.at) if reset else Signal("rate_limit")
+    signal = Signal("rate_limit", wait_sec=reset.wait_sec, resets_at=reset.at) if reset else Signal("rate_limit")
+    return _with_names(signal, data)
 
 
 def _indicated(error: str | None) -> bool:
@@ -117,6 +128,21 @@ def is_named(signal: Signal) -> bool:
 
 def read(error: str | None, data: Any, now: float, zone: tzinfo = UTC) -> Signal | None:
     """The provider's message in the facts and the words of a failure."""
+    found = _read(error, data, now, zone)
+    return None if found is None else _with_names(found, data)
+
+
+def _with_names(signal: Signal, data: Any) -> Signal:
+    """Provider, account and model of the call, where our own workers have reported them."""
+    facts = data.get(PROVIDER_ERROR) if isinstance(data, Mapping) else None
+    if not isinstance(facts, Mapping):
+        return signal
+    known = {name: facts.get(name) for name in ("provider", "account", "model")}
+    usable = {name: value for name, value in known.items() if isinstance(value, str) and 0 < len(value) <= MAX_NAME}
+    return signal._replace(**usable)  # type: ignore[arg-type]  # these three are texts
+
+
+def _read(error: str | None, data: Any, now: float, zone: tzinfo) -> Signal | None:
     text = provider_messages.excerpt(error) if error else ""
     message = provider_messages.find(text) if text else None
     facts = _facts(data, now)
@@ -228,7 +254,9 @@ def _window(data: Any, now: float) -> Signal | None:
         reset = reset_times.until(at, now) if at else None
         reset = reset if reset is not None and 0 < reset.wait_sec <= MAX_SEC else None
         scope: Scope = "model" if of_model else "account"
-        return Signal("rate_limit", scope, reset and reset.wait_sec, reset and reset.at, window)
+        used = _number(known.get("utilization"))
+        used = used if used is not None and 0 <= used <= 1 else None
+        return Signal("rate_limit", scope, reset and reset.wait_sec, reset and reset.at, window, used)
     return None
 
 

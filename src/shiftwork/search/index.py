@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from shiftwork.engine import event_log
+from shiftwork.engine.event_log import Stretch
 from shiftwork.model import ids
 from shiftwork.search.policy import Terms, index_words
 from shiftwork.store.store import Row, Tx
@@ -38,9 +39,9 @@ async def read_mark(tx: Tx) -> int:
     return int(row["read_to"]) if row else 0
 
 
-async def changed_tasks(tx: Tx, after: int, last: int, workspace: str | None = None) -> list[str]:
+async def changed_tasks(tx: Tx, after: int, stretch: Stretch, workspace: str | None = None) -> list[str]:
     """Tasks whose words may have changed, as the log says, each once."""
-    rows = await tx.all("changed_tasks", after=after, last=last, workspace=workspace)
+    rows = await tx.all("changed_tasks", after=after, workspace=workspace, **stretch._asdict())
     return list(dict.fromkeys(row["id"] for row in rows))
 
 
@@ -59,7 +60,7 @@ async def find(tx: Tx, workspace: str, terms: Terms) -> Found:
     """The parameters that a statement needs to list what matches: the index, and what has changed since."""
     mark, newest = await read_mark(tx), await event_log.last(tx)
     after = max(mark, newest - FRESH)
-    changed = await changed_tasks(tx, after, newest, workspace) if newest > after else []
+    changed = await changed_tasks(tx, after, Stretch(newest, newest), workspace) if newest > after else []
     texts = await read_texts(tx, changed)
     fresh = [found.id for found in map(entry, texts) if terms.match(found.words)]
     parameters = {
@@ -76,11 +77,21 @@ async def write(tx: Tx, after: int, last: int, found: Sequence[Entry]) -> int | 
     mark = await tx.one("lock_search_mark")
     if mark is None or mark["read_to"] != after:
         return None
+    await _save(tx, found)
+    await tx.run("move_search_mark", read_to=last)
+    return len(found)
+
+
+async def save(tx: Tx, found: Sequence[Entry]) -> None:
+    """Put entries into the index, wherever the mark is."""
+    await tx.one("lock_search_mark")
+    await _save(tx, found)
+
+
+async def _save(tx: Tx, found: Sequence[Entry]) -> None:
     if found:
         await tx.run("save_search_entries", items=[(each.id, ids.tail(each.id)) for each in found])
         await tx.run("save_search_words", items=[(each.id, " ".join(each.words)) for each in found])
-    await tx.run("move_search_mark", read_to=last)
-    return len(found)
 
 
 async def forget(tx: Tx, task_ids: Sequence[str]) -> None:

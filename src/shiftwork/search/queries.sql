@@ -14,8 +14,8 @@ update search_marks set read_to = :read_to where name = 'tasks'
 
 -- name: changed_tasks
 -- Tasks of which the log says, from one number to another, that their words may have changed; of one workspace or of all.
-select e.task_id as id from events e
-where e.seq > :after and e.seq <= :last and e.task_id is not null
+select e.task_id as id from single_events e
+where e.row_seq > :after and e.row_seq <= :last_row and e.seq > :after and e.seq <= :last and e.task_id is not null
   and (cast(:workspace as text) is null or e.workspace = :workspace)
   and e.verb not in ('claimed', 'started', 'heartbeat', 'progress', 'message', 'session', 'usage', 'step', 'effect',
     'unblocked', 'promoted', 'handed_in', 'completed', 'waited', 'attached', 'published', 'withdrawn', 'yield_asked')
@@ -72,5 +72,5 @@ order by e.tail limit :count
 
 -- name: newest_ids
 -- Tasks that the log named behind a number, which may not have an entry yet.
-select e.task_id as id from events e
-where e.seq > :after and e.workspace = :workspace and e.task_id is not null
+select e.task_id as id from single_events e
+where e.row_seq > :after and e.seq > :after and e.workspace = :workspace and e.task_id is not null

@@ -1,4 +1,4 @@
-"""The ASGI application: finds the door, lets the caller in, reads what it says, and answers."""
+"""The ASGI application: routes, authenticates, decodes and answers."""
 
 from __future__ import annotations
 
@@ -19,41 +19,42 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from shiftwork import tracing
+from shiftwork import tracing, views
 from shiftwork.access.authenticator import ANONYMOUS, ANYONE, Identity, check_page_body, require, workspace_for
-from shiftwork.compat import views
-from shiftwork.compat.views.view import View
 from shiftwork.engine.engine import Caller, IdempotentRequest
 from shiftwork.model import check
 from shiftwork.model.errors import NotFound, ShiftworkError
 from shiftwork.queue import Queue
 from shiftwork.server import pages, reading, rendering, spanning
-from shiftwork.server.ask import Ask
-from shiftwork.server.door import Door, Raw
+from shiftwork.server.endpoint import Endpoint, Raw
 from shiftwork.server.live import websocket
 from shiftwork.server.openapi import document
 from shiftwork.server.packing import packed
-from shiftwork.server.routes import DOORS
+from shiftwork.server.request_context import RequestContext
+from shiftwork.server.routes import ENDPOINTS
 from shiftwork.server.routing import Application, RouteTable
 from shiftwork.server.state import ServerState
+from shiftwork.views.view import View
 from shiftwork.wire import problem
 
 log = logging.getLogger("shiftwork.server")
 VIEW = "shiftwork.view"
 """Where a request keeps the view it is answered in."""
 REQUEST_ID = "x-request-id"
+_REQUEST_ID = REQUEST_ID.encode()
+_NOSNIFF = (b"x-content-type-options", b"nosniff")
 _encoder = msgspec.json.Encoder(enc_hook=problem.encode)
 
 
-def build(house: ServerState) -> Starlette:
-    """The application over an open house."""
-    entrances = [(door.method, door.path, _Entrance(door)) for door in DOORS]
+def build(state: ServerState) -> Starlette:
+    """The application of a server."""
+    apps = [(endpoint.method, endpoint.path, _EndpointApp(endpoint, state)) for endpoint in ENDPOINTS]
     app = Application(
-        RouteTable(entrances),
+        RouteTable(apps),
         routes=[
-            *(Route(path, entrance, methods=[method]) for method, path, entrance in entrances),
+            *(Route(path, app, methods=[method]) for method, path, app in apps),
             Route("/openapi.json", _openapi),
-            *(Route(f"/openapi/{name}.json", _openapi) for name in views.VIEWS),
+            *(Route(f"/openapi/{name}.json", _openapi) for name in views.names() if name != views.NATIVE),
             WebSocketRoute("/ws", websocket),
             *pages.routes(),
         ],
@@ -61,13 +62,13 @@ def build(house: ServerState) -> Starlette:
         exception_handlers={HTTPException: _http_exception},
     )
     app.router.redirect_slashes = False  # a redirect would name whatever host the caller named
-    app.state.house = house
+    app.state.server = state
     return app
 
 
 async def _openapi(request: Request) -> Response:
     view = request.url.path.removeprefix("/openapi").strip("/").removesuffix(".json").strip(".")
-    described = _described(view or views.NATIVE, views.name_of(request.app.state.house.view))
+    described = _described(view or views.NATIVE, views.name_of(request.app.state.server.view))
     headers = {"x-content-type-options": "nosniff"}
     return packed(request, Response(described, 200, headers, "application/json"))
 
@@ -75,15 +76,19 @@ async def _openapi(request: Request) -> Response:
 @functools.cache
 def _described(view: str, default: str) -> bytes:
     """An OpenAPI document, made for the first caller that asks: it takes longer than all the rest of a start."""
-    return _encoder.encode(document(DOORS, view, default))
+    return _encoder.encode(document(ENDPOINTS, view, default))
 
 
-class _Entrance:
-    """A door as the router calls it: directly, since the layers around a function took a twentieth of a request."""
+class _EndpointApp:
+    """An endpoint as an ASGI app: Starlette's layers around a function took a twentieth of a request."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
-        self._decoder = msgspec.json.Decoder(door.body) if door.body is not None and door.body is not Raw else None
+    def __init__(self, endpoint: Endpoint, state: ServerState) -> None:
+        self._endpoint = endpoint
+        self._state = state
+        self._name, self._changes = endpoint.name, endpoint.changes
+        self._decoder = (
+            msgspec.json.Decoder(endpoint.body) if endpoint.body is not None and endpoint.body is not Raw else None
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = reading.Call(scope, receive, send)
@@ -91,26 +96,28 @@ class _Entrance:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        door, house = self._door, request.app.state.house
-        request_id = _request_id(request)
+        endpoint, state = self._endpoint, self._state
+        request_id = _request_id(request, state)
         began = time.perf_counter()
         try:
-            with _traced(request, door):
-                response = await _serve(request, door, self._decoder, request_id)
-            if door.changes:
-                house.hub.nudge()
+            with _traced(request, endpoint):
+                response = await _serve(request, endpoint, state, self._decoder, request_id)
+            if self._changes:
+                state.nudge()
         except ShiftworkError as error:
             response = _refusal(await _describe(problem.of(error, request_id), request))
         except ClientDisconnect:
             return Response(status_code=400)  # no one reads it
         except Exception:
-            log.exception("%s %s failed", door.method, request.url.path, extra={"request_id": request_id})
+            log.exception("%s %s failed", endpoint.method, request.url.path, extra={"request_id": request_id})
             response = _refusal(msgspec.structs.replace(problem.INTERNAL, request_id=request_id))
-        response.headers[REQUEST_ID] = request_id
-        response.headers["x-content-type-options"] = "nosniff"
         took = time.perf_counter() - began
-        response.headers["server-timing"] = f"app;dur={1000 * took:.2f}"
-        house.latencies.record(door.name, response.status_code, took)
+        response.raw_headers += (
+            (_REQUEST_ID, request_id.encode("latin-1")),
+            _NOSNIFF,
+            (b"server-timing", b"app;dur=%.2f" % (1000 * took)),
+        )
+        state.latencies.record(self._name, response.status_code, took)
         return packed(request, response)
 
 
@@ -121,69 +128,71 @@ async def _describe(refusal: problem.Problem, request: Request) -> problem.Probl
         return refusal
     names = rendering.Names(view, {})
     with suppress(ShiftworkError):  # a store that is away is no reason to say nothing
-        names = await rendering.names_in(refusal, view, request.app.state.house.queue)
+        names = await rendering.names_in(refusal, view, request.app.state.server.queue)
     return rendering.problem_in(refusal, view, names)
 
 
-def _traced(request: Request, door: Door) -> AbstractContextManager[None]:
+def _traced(request: Request, endpoint: Endpoint) -> AbstractContextManager[None]:
     """Who works in a trace gets a span in it, who brings work in begins one; polls and beats of workers have none."""
     parent = tracing.read(request.headers.get("traceparent"))
-    if parent is None and not (door.scope == "submit" and tracing.is_on()):
+    if parent is None and not (endpoint.scope == "submit" and tracing.is_on()):
         return nullcontext()
-    return tracing.span(f"{door.method} {door.path}", "server", parent, operation=door.name)
+    return tracing.span(f"{endpoint.method} {endpoint.path}", "server", parent, operation=endpoint.name)
 
 
-async def _serve(request: Request, door: Door, decoder: msgspec.json.Decoder[Any] | None, request_id: str) -> Response:
-    house: ServerState = request.app.state.house
-    reading.header(request, "X-Request-Id")
-    if door.scope is None:
-        query = reading.query(request, door.query, house.view)
-        view = request.scope[VIEW] = house.view_for(query.view)
-        ask = Ask(request, house, house.queue, ANONYMOUS, query, view)
-        return answer(await _shown(await door.handler(ask), ask), door.status)
-    who = await house.authenticator.identify(request.headers, plain_get=_is_plain_get(request, door))
-    require(who, door.scope)
-    query = reading.query(request, door.query, house.view)
-    view = request.scope[VIEW] = house.view_for(query.view)
-    raw = await reading.body(request) if door.changes and door.body is not Raw else b""
+async def _serve(
+    request: Request, endpoint: Endpoint, state: ServerState, decoder: msgspec.json.Decoder[Any] | None, request_id: str
+) -> Response:
+    if request.headers.get(REQUEST_ID) != request_id:
+        reading.header(request, "X-Request-Id")  # which says what is wrong with the caller's own
+    if endpoint.scope is None:
+        query = reading.query(request, endpoint.query, state.view)
+        view = request.scope[VIEW] = state.view_for(query.view)
+        context = RequestContext(request, state, state.queue, ANONYMOUS, query, view)
+        return answer(await _shown(await endpoint.handler(context), context), endpoint.status)
+    who = await state.authenticator.identify(request.headers, plain_get=_is_plain_get(request, endpoint))
+    require(who, endpoint.scope)
+    query = reading.query(request, endpoint.query, state.view)
+    view = request.scope[VIEW] = state.view_for(query.view)
+    raw = await reading.body(request) if endpoint.changes and endpoint.body is not Raw else b""
     if raw and who is ANYONE:
         check_page_body(request.headers)
-    named = await _named(house, view, who, request, query, raw)
-    queue = _handle(house, door, who, named, request, request_id, raw)
-    ask = Ask(request, house, queue, who, query, view)
-    ask.spans = spanning.spans(view, who, named)
-    if ask.spans:
-        ask.queues = await spanning.everywhere(queue)
-    if door.body is Raw:
-        result = await door.handler(ask, reading.stream(request))
+    named = await _named(state, view, who, request, query, raw)
+    queue = _handle(state, endpoint, who, named, request, request_id, raw)
+    context = RequestContext(request, state, queue, who, query, view)
+    context.spans = spanning.spans(view, who, named)
+    if context.spans:
+        context.queues = await spanning.everywhere(queue)
+    if endpoint.body is Raw:
+        result = await endpoint.handler(context, reading.stream(request))
     elif decoder is None:
-        result = await door.handler(ask)
+        result = await endpoint.handler(context)
     else:
-        result = await door.handler(ask, _body(raw, door, decoder, view))
-    return answer(await _shown(result, ask), door.status)
+        result = await endpoint.handler(context, _body(raw, endpoint, decoder, view))
+    return answer(await _shown(result, context), endpoint.status)
 
 
-def _body(raw: bytes, door: Door, decoder: msgspec.json.Decoder[Any], view: View | None) -> Any:
+def _body(raw: bytes, endpoint: Endpoint, decoder: msgspec.json.Decoder[Any], view: View | None) -> Any:
     """What the caller says. In a view it may say it in the document's words, which its handler reads or we do here."""
     if view is None:
         return reading.decode(raw, decoder)
-    if view.claims and door.of_claims:
+    if view.claims and endpoint.of_claims:
         raw = reading.in_our_words(raw, view.claims)
-    if door.viewed_body:
-        return reading.decode(raw, reading.in_document(door))
-    return reading.in_our_times(raw, door.body, decoder)
+    if endpoint.viewed_body:
+        return reading.decode(raw, reading.in_document(endpoint))
+    return reading.in_our_times(raw, endpoint.body, decoder)
 
 
-async def _shown(result: Any, ask: Ask) -> Any:
+async def _shown(result: Any, context: RequestContext) -> Any:
     """An answer in the names asked for."""
-    if ask.view is None or result is None or isinstance(result, Response):
+    if context.view is None or result is None or isinstance(result, Response):
         return result
-    return await rendering.in_view(result, ask.view, ask.queue)
+    return await rendering.in_view(result, context.view, context.queue)
 
 
-def _is_plain_get(request: Request, door: Door) -> bool:
+def _is_plain_get(request: Request, endpoint: Endpoint) -> bool:
     """Whether a call changes nothing and ends at once: no stream, and no wait for events."""
-    return not door.changes and b"wait_sec" not in request.scope["query_string"] and not _wants_stream(request)
+    return not endpoint.changes and b"wait_sec" not in request.scope["query_string"] and not _wants_stream(request)
 
 
 def _wants_stream(request: Request) -> bool:
@@ -195,7 +204,17 @@ def answer(result: Any, status: int) -> Response:
         return result
     if result is None:
         return Response(status_code=204)
-    return Response(_encoder.encode(result), status, media_type="application/json")
+    return Answer(_encoder.encode(result), status)
+
+
+class Answer(Response):
+    """JSON. The headers of every answer are written as they are sent: to work them out took a tenth of a request."""
+
+    def __init__(self, body: bytes, status: int) -> None:
+        self.status_code = status
+        self.background = None
+        self.body = body
+        self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
 
 
 def _refusal(body: problem.Problem) -> Response:
@@ -207,7 +226,7 @@ def _refusal(body: problem.Problem) -> Response:
 async def _http_exception(request: Request, error: Exception) -> Response:
     """A path no one answers, or a method it does not have."""
     assert isinstance(error, HTTPException)
-    request_id = _request_id(request)
+    request_id = _request_id(request, request.app.state.server)
     body = problem.of(
         NotFound(f"there is no path {request.url.path}", hint="/openapi.json lists every path."), request_id
     )
@@ -227,30 +246,36 @@ def _allowed(request: Request) -> str:
     return ", ".join(sorted({method for route in found for method in route.methods or ()}))
 
 
-def _request_id(request: Request) -> str:
+def _request_id(request: Request, state: ServerState) -> str:
     """The caller's own, or a new one where it has none that we can keep."""
-    given = request.headers.get(REQUEST_ID, "")
-    return given if reading.is_header_text(given) else request.app.state.house.new_request_id()
+    given = request.headers.get(REQUEST_ID)
+    return given if given is not None and reading.is_header_text(given) else state.new_request_id()
 
 
 def _handle(  # all of it decides who speaks
-    house: ServerState, door: Door, who: Identity, named: str | None, request: Request, request_id: str, raw: bytes
+    state: ServerState,
+    endpoint: Endpoint,
+    who: Identity,
+    named: str | None,
+    request: Request,
+    request_id: str,
+    raw: bytes,
 ) -> Queue:
     """The queue as this caller sees it."""
     workspace = check.name(workspace_for(who, named), "workspace")
     caller = Caller(
-        _actor(door, who, request),
+        _actor(endpoint, who, request),
         request_id,
         workspace,
         holder=None if who.may("operate") else who.token_id,
-        idempotency=_idempotent_request(door, who, request, raw),
-        still_allowed=house.authenticator.checking(request.headers, door.scope or "read") if who.token_id else None,
+        idempotency=_idempotent_request(endpoint, who, request, raw),
+        still_allowed=state.authenticator.checking(request.headers, endpoint.scope or "read") if who.token_id else None,
     )
-    return house.queue.speaking_as(caller)
+    return state.queue.speaking_as(caller)
 
 
 async def _named(  # each of them may say it
-    house: ServerState, view: View | None, who: Identity, request: Request, query: Any, raw: bytes
+    state: ServerState, view: View | None, who: Identity, request: Request, query: Any, raw: bytes
 ) -> str | None:
     """The workspace that a call names: in its query or, where the document has it so, by its body or its id."""
     if view is None or not view.names_workspaces:
@@ -262,20 +287,20 @@ async def _named(  # each of them may say it
         raise NotFound(f"this call is about the workspace {query.workspace!r}", where=spanning.FIELD)
     if named is not None or query.workspace is not None or who.workspace is not None:
         return named or query.workspace
-    return await spanning.of_path(house.queue, reading.path(request))
+    return await spanning.of_path(state.queue, reading.path(request))
 
 
-def _actor(door: Door, who: Identity, request: Request) -> str:
+def _actor(endpoint: Endpoint, who: Identity, request: Request) -> str:
     """Under a claim the agent speaks for itself; else the token, or the actor the caller names."""
     named = reading.header(request, "X-Actor")
-    if door.scope == "work":
+    if endpoint.scope == "work":
         return "system"
     return f"token:{who.name}" if who.name is not None else named or "system"
 
 
-def _idempotent_request(door: Door, who: Identity, request: Request, raw: bytes) -> IdempotentRequest | None:
-    key = reading.header(request, "Idempotency-Key") if door.changes else None
+def _idempotent_request(endpoint: Endpoint, who: Identity, request: Request, raw: bytes) -> IdempotentRequest | None:
+    key = reading.header(request, "Idempotency-Key") if endpoint.changes else None
     if key is None:
         return None
-    signed = f"{who.token_id} {door.method} {request.url.path}?{request.url.query}\n".encode() + raw
+    signed = f"{who.token_id} {endpoint.method} {request.url.path}?{request.url.query}\n".encode() + raw
     return IdempotentRequest(key, hashlib.sha256(signed).hexdigest())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -15,61 +15,68 @@ from shiftwork.model.task import Task
 from shiftwork.operation.declare import operation_of
 from shiftwork.queue import Queue
 from shiftwork.server import spanning
-from shiftwork.server.ask import Ask, plain
 from shiftwork.server.handlers import serves
+from shiftwork.server.request_context import RequestContext, plain
 
 _REQUEST = operation_of(Claims.request)
 
 
 @serves(Claims.request)
-async def claim(ask: Ask, body: Any) -> Any:
+async def claim(context: RequestContext, body: Any) -> Any:
     values = msgspec.structs.asdict(body)
-    request = ask.queue.caller.idempotency
+    request = context.queue.caller.idempotency
     if request is not None:  # by which its claims are found again
-        ask.queue = ask.queue.speaking_as(ask.queue.caller._replace(request_id=request.key))
+        context.queue = context.queue.speaking_as(context.queue.caller._replace(request_id=request.key))
     try:
-        with ask.house.waits.place(ask.who) if body.wait else nullcontext():
-            work = _claim_anywhere(ask, values) if ask.spans else ask.queue.executor.perform(_REQUEST, values)
-            result: ClaimResult = await ask.while_wanted(work) or ClaimResult([])
+        if body.wait:
+            with context.state.waits.place(context.who):
+                result = await context.while_wanted(_claim(context, values)) or ClaimResult([])
+        else:  # it is not watched: whether its caller is there is asked once, at the end
+            result = await _claim(context, values)
+            context.has_hung_up = bool(result.assignments) and context.is_gone()
     except Repeated:
-        result = await _made_before(ask, body.agent_id or body.runtime_id or "")
-    if result.assignments and ask.has_hung_up:
-        await _release(ask, result)
-    return result if ask.view is None else _in_view(ask, result)
+        result = await _made_before(context, body.agent_id or body.runtime_id or "")
+    if result.assignments and context.has_hung_up:
+        await _release(context, result)
+    return result if context.view is None else _in_view(context, result)
 
 
-async def _claim_anywhere(ask: Ask, values: dict[str, Any]) -> ClaimResult:
+def _claim(context: RequestContext, values: dict[str, Any]) -> Coroutine[Any, Any, ClaimResult]:
+    return _claim_anywhere(context, values) if context.spans else context.queue.executor.perform(_REQUEST, values)
+
+
+async def _claim_anywhere(context: RequestContext, values: dict[str, Any]) -> ClaimResult:
     """From the first workspace that has work; the rest of the call is about that one."""
 
     async def look(queue: Queue) -> ClaimResult:
-        ask.queue = queue
+        context.queue = queue
         found: ClaimResult = await queue.executor.perform(_REQUEST, {**values, "wait": 0})
         return found
 
-    ask.queue, result = await spanning.claim(ask.queue, ask.house.hub, values["wait"], look)
+    context.queue, result = await spanning.claim(context.queue, context.state.hub, values["wait"], look)
     return result
 
 
-async def _release(ask: Ask, result: ClaimResult) -> None:
+async def _release(context: RequestContext, result: ClaimResult) -> None:
     """The caller has gone while its claim was made: no one would work on it."""
-    queue = ask.queue.speaking_as(ask.queue.caller._replace(idempotency=None))
+    queue = context.queue.speaking_as(context.queue.caller._replace(idempotency=None))
     tokens = [assignment.token for assignment in result.assignments]
     await queue.batch.release(tokens, "the caller disconnected")
 
 
-async def _made_before(ask: Ask, claimed_by: str) -> ClaimResult:
+async def _made_before(context: RequestContext, claimed_by: str) -> ClaimResult:
     """Of the claims that the same request has made already, those that its agent still holds."""
-    tasks = await ask.queue.claims.made_by_request(claimed_by, ask.queue.caller.request_id or "")
-    return ClaimResult([Assignment.of_task(task, await _inputs(ask, task)) for task in tasks])
+    tasks = await context.queue.claims.made_by_request(claimed_by, context.queue.caller.request_id or "")
+    return ClaimResult([Assignment.of_task(task, await _inputs(context, task)) for task in tasks])
 
 
-async def _inputs(ask: Ask, task: Task) -> list[Input]:
+async def _inputs(context: RequestContext, task: Task) -> list[Input]:
     refers = bool(task.spec and task.spec.get("context_refs"))
-    return await ask.queue.artifacts.inputs(task.id) if refers else []
+    return await context.queue.artifacts.inputs(task.id) if refers else []
 
 
-def _in_view(ask: Ask, result: ClaimResult) -> dict[str, Any]:
-    view = ask.view
+def _in_view(context: RequestContext, result: ClaimResult) -> dict[str, Any]:
+    view = context.view
     assert view is not None
     return view.assignments_out(
         [

@@ -7,43 +7,37 @@ from typing import Annotated, Any
 
 import msgspec
 
-from shiftwork.compat.views import (  # noqa: F401  # register their adapters
-    agents_adapters,
-    claims_adapters,
-    control_adapters,
-    limits_adapters,
-    tasks_adapters,
-    waits_adapters,
-)
-from shiftwork.compat.views.adapters import Instead, adapter_of
 from shiftwork.model.errors import InputError, NotFound
 from shiftwork.operation.declare import Operation, operation_of, operations
 from shiftwork.operation.local import load_implementations
 from shiftwork.operation.parameters import SOMETHING
 from shiftwork.server import (  # noqa: F401  # register handlers and checks
+    call_facts,
     claim_handler,
     hook_handler,
     private_sinks,
     reading,
     runtime_handlers,
+    slack_handler,
     task_handlers,
 )
 from shiftwork.server.access_rules import rule_of
-from shiftwork.server.ask import Ask
-from shiftwork.server.door import Door, Query, Raw, ViewQuery
+from shiftwork.server.endpoint import Endpoint, Query, Raw, ViewQuery
 from shiftwork.server.handlers import check_of, served
+from shiftwork.server.request_context import RequestContext
+from shiftwork.views.adapters import Instead, adapter_of
 
 VERSION = "version"
 """The parameter that may come as the header If-Match, too."""
 load_implementations()
 
 
-def doors() -> Iterator[Door]:
+def endpoints() -> Iterator[Endpoint]:
     """Fixed paths come before those with a parameter in the same place: the first that fits answers."""
-    return map(_door, sorted(operations(), key=lambda operation: operation.path.replace("{", "\x7f{")))
+    return map(_endpoint, sorted(operations(), key=lambda operation: operation.path.replace("{", "\x7f{")))
 
 
-def _door(operation: Operation) -> Door:
+def _endpoint(operation: Operation) -> Endpoint:
     parameters = operation.parameters
     adapter, by_hand = adapter_of(operation.name), served(operation.name)
     query: Any = msgspec.defstruct(
@@ -53,7 +47,7 @@ def _door(operation: Operation) -> Door:
         kw_only=True,
         rename=parameters.rename or None,
     )
-    return Door(
+    return Endpoint(
         operation.http_method,
         operation.path,
         operation.scope,
@@ -87,27 +81,28 @@ class _Handler:
         self.__name__ = operation.name.replace(".", "_")
         self.__doc__ = operation.description
 
-    async def __call__(self, ask: Ask, body: Any = None) -> Any:
-        operation, adapter, view = self._operation, self._adapter, ask.view
+    async def __call__(self, context: RequestContext, body: Any = None) -> Any:
+        operation, adapter, view = self._operation, self._adapter, context.view
         if self._by_hand is not None:
-            return await (self._by_hand.handler(ask) if body is None else self._by_hand.handler(ask, body))
+            return await (self._by_hand.handler(context) if body is None else self._by_hand.handler(context, body))
         if view is not None and adapter.read is not None:
-            values = await adapter.read(ask, body)
+            values = await adapter.read(context, body)
             if isinstance(values, Instead):
                 operation, values = operation_of(values.method), values.values
             _refuse_other_fields(operation, values)
-            values = operation.parameters.read(_with_version(operation, ask, values))
+            values = operation.parameters.read(_with_version(operation, context, values))
         else:
-            values = await _values(operation, ask, body)
+            values = await _values(operation, context, body)
         if view is not None and adapter.translate is not None:
-            values = await adapter.translate(ask, values)
+            values = await adapter.translate(context, values)
         if self._check is not None:
-            self._check(ask, values)
+            self._check(context, values)
         if self._rule is not None:
-            await self._rule(ask, values)
-        answer = await ask.queue.executor.perform(operation, values)
+            await self._rule(context, values)
+        call_facts.note(values)
+        answer = await context.queue.executor.perform(operation, values)
         if view is not None and adapter.write is not None:
-            return await adapter.write(ask, answer)
+            return await adapter.write(context, answer)
         return operation.wrap(answer)
 
 
@@ -121,19 +116,22 @@ def _refuse_other_fields(operation: Operation, values: dict[str, Any]) -> None:
             raise InputError(f"Object missing required field `{name}`", where=name)
 
 
-async def _values(operation: Operation, ask: Ask, body: Any) -> dict[str, Any]:
+async def _values(operation: Operation, context: RequestContext, body: Any) -> dict[str, Any]:
     parameters = operation.parameters
     values = {
-        name: _from_path(operation, name, ask.path[name]) for name in operation.path_names if name in parameters.names
+        name: _from_path(operation, name, context.path[name])
+        for name in operation.path_names
+        if name in parameters.names
     }
-    values |= {field[0]: getattr(ask.query, field[0]) for field in parameters.query}
+    values |= {field[0]: getattr(context.query, field[0]) for field in parameters.query}
     if operation.under_claim:
-        values["token"] = await ask.token(body)
+        values["token"] = await context.token(body)
     if parameters.body_name is not None:
         values[parameters.body_name] = body
     elif body is not None:
-        values |= {name: getattr(body, name) for name in parameters.names if hasattr(body, name) and name not in values}
-    return _with_version(operation, ask, parameters.numbers(values))
+        fields = type(body).__struct_fields__
+        values |= {name: getattr(body, name) for name in parameters.names if name in fields and name not in values}
+    return _with_version(operation, context, parameters.numbers(values))
 
 
 def _from_path(operation: Operation, name: str, text: str) -> Any:
@@ -146,7 +144,7 @@ def _from_path(operation: Operation, name: str, text: str) -> Any:
         raise InputError(str(error), where=name) from None
 
 
-def _with_version(operation: Operation, ask: Ask, values: dict[str, Any]) -> dict[str, Any]:
+def _with_version(operation: Operation, context: RequestContext, values: dict[str, Any]) -> dict[str, Any]:
     if VERSION in operation.parameters.names and values.get(VERSION) is None:
-        return {**values, VERSION: reading.if_match(ask.request)}
+        return {**values, VERSION: reading.if_match(context.request)}
     return values

@@ -7,7 +7,6 @@ from typing import Any
 
 from shiftwork.agents.api import Agents
 from shiftwork.agents.model import Agent
-from shiftwork.compat.views.view import DAG, MEMBERS, Field, View
 from shiftwork.dags.api import Dags
 from shiftwork.dags.model import DagPage, DagSummary
 from shiftwork.dead_letters.api import DeadLetters
@@ -17,6 +16,7 @@ from shiftwork.engine.claims_api import Spawning
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.task import Dag, Page, Result, Submitted, Task
 from shiftwork.operation.declare import operation_of
+from shiftwork.views.view import DAG, MEMBERS, Field, View
 from shiftwork.wire.shapes import OutcomeReply, SubmittedBatch
 
 Schema = dict[str, Any]

@@ -9,7 +9,6 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from shiftwork.compat.views.view import View
 from shiftwork.engine import event_log, read
 from shiftwork.model import ids
 from shiftwork.model.errors import InputError, NotFound
@@ -17,9 +16,10 @@ from shiftwork.model.events import chosen, every_name
 from shiftwork.model.history import Event
 from shiftwork.model.task import Name
 from shiftwork.queue import Queue
-from shiftwork.server.door import ViewQuery
+from shiftwork.server.endpoint import ViewQuery
 from shiftwork.server.sockets import frame
 from shiftwork.store.store import Row
+from shiftwork.views.view import View
 
 NOW = "now"
 _CURSOR = re.compile(r"(\d{1,18})(?:-(\d{1,4}))?")
@@ -27,7 +27,7 @@ _ALL = 10_000
 _encode = msgspec.json.Encoder().encode
 
 Place = Annotated[str, Meta(pattern=rf"^({NOW}|{_CURSOR.pattern})$")]
-"""A cursor as it was told, or `now` for whatever happens from now on."""
+"""A cursor of an earlier answer, or `now` for everything from now on."""
 
 
 MessageBuffer = Annotated[list[Name], Meta(max_length=100)]
@@ -49,18 +49,18 @@ class EventFilter(ViewQuery):
 
 
 class Cursor(NamedTuple):
-    """How far someone has been told: every row of the log up to `row`, or of that row only the first `names`."""
+    """How far a subscriber has read: every row of the log up to `row`, or of that row only the first `names`."""
 
     row: int
     names: int = _ALL
 
     @property
     def after(self) -> int:
-        """The last row that has been told whole."""
+        """The last row that was sent whole."""
         return self.row if self.names == _ALL else max(0, self.row - 1)
 
     def told_of(self, row: int) -> int:
-        """How many names of a row behind `after` have been told."""
+        """How many names of the row after `after` have been sent."""
         return self.names if row == self.row else 0
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class LogEntry:
 
 
 def _named_events(event: Event, view: View | None, own_name: str | None) -> Iterator[NamedEvent]:
-    """A message for each name. Its cursor says how much of the row has been told with it."""
+    """A message for each name. Its cursor says how much of the row has been sent with it."""
     named = _named(event.names, view)
     fields = msgspec.to_builtins(event)
     for field in ("seq", "names"):
@@ -121,7 +121,7 @@ def _named_events(event: Event, view: View | None, own_name: str | None) -> Iter
 
 
 def _named(names: list[str], view: View | None) -> list[tuple[int, str]]:
-    """The names told, each with its number among all names of the row: the first where a view has one for several."""
+    """The names to send, each with its number among the row's names: the first where a view has one for several."""
     found: dict[str, int] = {}
     for number, name in enumerate(names, 1):
         shown_name = name if view is None else view.event_out(name)
@@ -158,7 +158,7 @@ class Filter(NamedTuple):
 
 
 class Subscription:
-    """What one subscriber wants, and how far it has been told."""
+    """What one subscriber wants, and how far it has read."""
 
     def __init__(self, wanted: Filter, view: View | None, cursor: Cursor) -> None:
         self.wanted = wanted
@@ -214,7 +214,7 @@ async def _filter(queue: Queue, wanted: EventFilter, view: View | None) -> Filte
 
 
 def _names(patterns: Iterable[str], view: View | None) -> frozenset[str]:
-    """The names that are meant. One that nothing is told under would be waited for in vain."""
+    """The names that are meant. A name that no event has is refused: no event would ever match it."""
     known = every_name() if view is None else set(view.events_out(every_name()))
     found = {pattern: chosen(pattern, known) for pattern in patterns}
     for pattern, names in found.items():
@@ -244,5 +244,5 @@ def _words(given: Iterable[str]) -> list[str]:
 
 
 def shown(entry: LogEntry, messages: list[NamedEvent]) -> Any:
-    """The row as a page shows it where there is no view: with the names that have not been told yet."""
+    """The row as a page shows it where there is no view: with the names that have not been sent yet."""
     return msgspec.structs.replace(entry.event, names=entry.event.names[messages[0].number - 1 :])

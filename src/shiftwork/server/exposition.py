@@ -40,7 +40,7 @@ class Latencies:
 
 
 class _Scrape(Collector):
-    """What is told at one scrape."""
+    """The answer to one scrape."""
 
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = families

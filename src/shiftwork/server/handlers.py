@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from shiftwork.operation.declare import operation_of
-from shiftwork.server.ask import Ask
-from shiftwork.server.door import Handler, Query
+from shiftwork.server.endpoint import Handler, Query
+from shiftwork.server.request_context import RequestContext
 
-Check = Callable[[Ask, dict[str, Any]], None]
+Check = Callable[[RequestContext, dict[str, Any]], None]
 
 
 class Served(NamedTuple):

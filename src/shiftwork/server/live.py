@@ -16,9 +16,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from shiftwork import views
 from shiftwork.access.authenticator import Identity, require, workspace_for
-from shiftwork.compat import views
-from shiftwork.compat.views.view import View
 from shiftwork.engine import event_log
 from shiftwork.engine.engine import Caller
 from shiftwork.model import check
@@ -39,8 +38,7 @@ from shiftwork.model.history import EventPage
 from shiftwork.model.task import Fields
 from shiftwork.queue import Queue
 from shiftwork.server import reading, spanning
-from shiftwork.server.ask import Ask
-from shiftwork.server.door import ViewName
+from shiftwork.server.endpoint import ViewName
 from shiftwork.server.event_stream import (
     NOW,
     Cursor,
@@ -53,12 +51,14 @@ from shiftwork.server.event_stream import (
     subscription,
 )
 from shiftwork.server.hub import Hub, Listener, Reader
+from shiftwork.server.request_context import RequestContext
 from shiftwork.server.state import ServerState
+from shiftwork.views.view import View
 from shiftwork.wire import problem
 
 log = logging.getLogger("shiftwork.server")
 PROTOCOL = "shiftwork"
-"""A browser that offers its token as a subprotocol offers this one, too: one of them must be chosen, and told."""
+"""A browser that offers its token as a subprotocol offers this one, too: the answer must name one of them."""
 
 ALIVE_SEC = 15.0
 SEND_SEC = 30.0
@@ -158,31 +158,37 @@ class Page:
         return EventPage(self.rows, last) if self.wanted.view is None else {"events": self.rows, "next": last}
 
 
-async def events(ask: Ask) -> Any:
+async def events(context: RequestContext) -> Any:
     """A page, or a stream for anyone who accepts one."""
-    if ask.request.method == "GET" and "text/event-stream" in ask.request.headers.get("accept", ""):
-        return await _event_stream(ask)
-    wanted = await subscription(ask.queue, ask.query, ask.view, ask.query.after, Cursor(0), spans=ask.spans)
-    page = Page(wanted, ask.query.limit)
-    await page.fill(ask.house.hub.read)  # anyone who asks after a change of his own finds it
+    if context.request.method == "GET" and "text/event-stream" in context.request.headers.get("accept", ""):
+        return await _event_stream(context)
+    wanted = await subscription(
+        context.queue, context.query, context.view, context.query.after, Cursor(0), spans=context.spans
+    )
+    page = Page(wanted, context.query.limit)
+    await page.fill(
+        context.state.hub_of(context.queue.workspace).read
+    )  # anyone who asks after a change of his own finds it
     if page.at_end and not page.rows:
-        await _check_reached(ask.queue, page.wanted.cursor)
-        if ask.query.wait_sec:
-            await _wait(ask, page)
+        await _check_reached(context.queue, page.wanted.cursor)
+        if context.query.wait_sec:
+            await _wait(context, page)
     return page.answer()
 
 
-async def _wait(ask: Ask, page: Page) -> None:
-    await reading.body(ask.request)  # behind it, the next thing heard is that the caller has gone
-    await ask.while_wanted(page.wait(ask.house.hub, ask.who, ask.query.wait_sec))
+async def _wait(context: RequestContext, page: Page) -> None:
+    await reading.body(context.request)  # behind it, the next thing heard is that the caller has gone
+    await context.while_wanted(
+        page.wait(context.state.hub_of(context.queue.workspace), context.who, context.query.wait_sec)
+    )
 
 
 class Stream:
     """Tells one subscriber what it wants from its cursor on, as long as it may hear it and takes it."""
 
-    def __init__(self, house: ServerState, headers: Headers, who: Identity, wanted: Subscription) -> None:
-        self.house = house
-        self.hub = house.hub
+    def __init__(self, state: ServerState, headers: Headers, who: Identity, wanted: Subscription) -> None:
+        self.state = state
+        self.hub = state.hub_of(wanted.wanted.workspace)
         self.wanted = wanted
         self._headers = headers
         self._who = who
@@ -198,6 +204,8 @@ class Stream:
                 listener.woken.clear()
                 if self.hub.stopping.is_set() or not await self._heed():
                     return
+                if self.state.hub_of(self.wanted.wanted.workspace) is not self.hub:
+                    return  # the workspace is in another database now: its cursor holds there
                 await self._check_token()
                 if not await self._go_on():
                     await self._rest(listener)
@@ -226,11 +234,11 @@ class Stream:
         if self._who.token_id is None or loop.time() < self._recheck_at:
             return
         self._recheck_at = loop.time() + RECHECK_SEC * random.uniform(0.5, 1)  # not all at once
-        self._who = await self.house.authenticator.identify(self._headers)
+        self._who = await self.state.authenticator.identify(self._headers)
         require(self._who, "read")
 
     async def _go_on(self) -> bool:
-        """Tell of some more rows; False if there were none."""
+        """Send some more rows; False if there were none."""
         wanted = self.wanted
         entries, upto = await self.hub.after(wanted.cursor.after, wanted.wanted.workspace)
         if upto == wanted.cursor.after:
@@ -308,12 +316,12 @@ def _chunks(named_events: Iterable[NamedEvent]) -> Iterator[list[NamedEvent]]:
         yield chunk
 
 
-async def _event_stream(ask: Ask) -> Response:
+async def _event_stream(context: RequestContext) -> Response:
     """A browser that reconnects sends the last id it got, which counts more than what its address says."""
-    place = ask.request.headers.get("last-event-id") or ask.query.after
-    wanted = await _begin(ask.queue, ask.query, ask.view, place, spans=ask.spans)
-    ask.house.hub.shares.check(ask.who)
-    return EventStream(ask, wanted)
+    place = context.request.headers.get("last-event-id") or context.query.after
+    wanted = await _begin(context.queue, context.query, context.view, place, spans=context.spans)
+    context.state.hub_of(context.queue.workspace).shares.check(context.who)
+    return EventStream(context, wanted)
 
 
 class EventStream(Response):
@@ -321,18 +329,18 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, ask: Ask, wanted: Subscription) -> None:
+    def __init__(self, context: RequestContext, wanted: Subscription) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._ask = ask
+        self._context = context
         self._wanted = wanted
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        ask = self._ask
+        context = self._context
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        lines = Lines(ask.house, ask.request.headers, ask.who, self._wanted, send)
+        lines = Lines(context.state, context.request.headers, context.who, self._wanted, send)
         with suppress(ShiftworkError, TimeoutError, OSError):  # it has begun: all that can be done is to end it
-            async with ask.house.hub.listen(ask.who) as listener:
+            async with lines.hub.listen(context.who) as listener:
                 await lines.run(listener, receive)
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(SEND_SEC):
@@ -342,8 +350,8 @@ class EventStream(Response):
 class Lines(Stream):
     """Server-sent events: the id is the cursor."""
 
-    def __init__(self, house: ServerState, headers: Headers, who: Identity, wanted: Subscription, send: Send) -> None:
-        super().__init__(house, headers, who, wanted)
+    def __init__(self, state: ServerState, headers: Headers, who: Identity, wanted: Subscription, send: Send) -> None:
+        super().__init__(state, headers, who, wanted)
         self._send = send
 
     async def begin(self) -> None:
@@ -370,25 +378,26 @@ def _block(named_event: NamedEvent) -> tuple[bytes, bytes, bytes]:
 
 
 async def websocket(socket: WebSocket) -> None:
-    """`/ws`: one JSON message for each named event. What went wrong is told before it is closed."""
+    """`/ws`: one JSON message for each named event. An error is sent before the socket is closed."""
     await socket.accept(PROTOCOL if PROTOCOL in socket.scope["subprotocols"] else None)
     with suppress(WebSocketDisconnect, TimeoutError):
         async with _closing(socket):
-            house: ServerState = socket.app.state.house
-            who = await house.authenticator.identify(socket.headers)
+            state: ServerState = socket.app.state.server
+            who = await state.authenticator.identify(socket.headers)
             require(who, "read")
-            query: SocketQuery = reading.query(socket, SocketQuery, house.view)
-            queue = _queue(house, who, query)
-            view = house.view_for(query.view)
+            query: SocketQuery = reading.query(socket, SocketQuery, state.view)
+            queue = _queue(state, who, query)
+            view = state.view_for(query.view)
             spans = spanning.spans(view, who, query.workspace)
             wanted = await _begin(queue, query, view, query.after, spans=spans)
-            async with house.hub.listen(who) as listener:
-                await Messages(house, who, wanted, socket).run(listener, socket.receive)
+            messages = Messages(state, who, wanted, socket)
+            async with messages.hub.listen(who) as listener:
+                await messages.run(listener, socket.receive)
 
 
-def _queue(house: ServerState, who: Identity, wanted: EventFilter) -> Queue:
+def _queue(state: ServerState, who: Identity, wanted: EventFilter) -> Queue:
     workspace = check.name(workspace_for(who, wanted.workspace), "workspace")
-    return house.queue.speaking_as(Caller(workspace=workspace))
+    return state.queue.speaking_as(Caller(workspace=workspace))
 
 
 @asynccontextmanager
@@ -430,8 +439,8 @@ class Messages(Stream):
 
     _decoder = msgspec.json.Decoder(Subscribe)
 
-    def __init__(self, house: ServerState, who: Identity, wanted: Subscription, socket: WebSocket) -> None:
-        super().__init__(house, socket.headers, who, wanted)
+    def __init__(self, state: ServerState, who: Identity, wanted: Subscription, socket: WebSocket) -> None:
+        super().__init__(state, socket.headers, who, wanted)
         self._socket = socket
 
     async def begin(self) -> None:
@@ -449,7 +458,7 @@ class Messages(Stream):
             raise BadFrame
         stated: Subscribe = reading.decode(text.encode(), self._decoder)
         asked = self._completed(stated.subscribe)
-        queue = _queue(self.house, self._who, asked)
+        queue = _queue(self.state, self._who, asked)
         place = None if stated.after is None else str(stated.after)
         view = self.wanted.view if asked.view is UNSET else views.chosen(asked.view or views.NATIVE)
         spans = spanning.spans(view, self._who, asked.workspace)

@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.compat import views
-from shiftwork.compat.views import NATIVE
-from shiftwork.compat.views.view import View
+from shiftwork import views
 from shiftwork.engine.assignment import AssignmentRecord
 from shiftwork.model.bounds import HEADER_TEXT
 from shiftwork.model.errors import (
@@ -34,7 +32,9 @@ from shiftwork.model.errors import (
     UnsupportedEncoding,
 )
 from shiftwork.server import documents, reading
-from shiftwork.server.door import Door, PlainText, Query, Raw
+from shiftwork.server.endpoint import Endpoint, PlainText, Query, Raw
+from shiftwork.views import NATIVE
+from shiftwork.views.view import View
 from shiftwork.wire import problem
 
 _DESCRIPTION = """A durable task queue for fleets of AI agents.
@@ -57,11 +57,14 @@ _PLACES = {
     "task_id": "The task's id in any of its forms, or the name its submitter gave it.",
     "dag_id": "The DAG's id.",
     "agent_id": "The agent's id.",
+    "provider": "The provider's name.",
+    "account": "The name of the account at the provider.",
     "runtime_id": "The runtime's id.",
     "issue_id": "The issue's id.",
     "token_id": "The token's id.",
     "tag": "The tag.",
     "artifact_id": "The artifact's id, `artifact:sha256-…`.",
+    "batch_id": "The batch's id.",
     "seq": "The alert's number.",
     "sink": "The sink's name.",
     "delivery_id": "The delivery's id, `msg_…`.",
@@ -72,18 +75,18 @@ _PLACES = {
 }
 
 
-def document(doors: Sequence[Door], view: str = NATIVE, default: str = NATIVE) -> dict[str, Any]:
+def document(endpoints: Sequence[Endpoint], view: str = NATIVE, default: str = NATIVE) -> dict[str, Any]:
     """The API in the names of one view, of a server that answers in `default` unless another is named."""
     from shiftwork import __version__  # noqa: PLC0415  # the package is half made while this module is loaded
 
-    stated = [kind for door in doors for kind in (door.body, door.answer)]
+    stated = [kind for endpoint in endpoints for kind in (endpoint.body, endpoint.answer)]
     kinds = [problem.Problem, AssignmentRecord, *(kind for kind in stated if kind not in {None, Raw, PlainText})]
     schemas, components = msgspec.json.schema_components(kinds, schema_hook=problem.schema, ref_template=_TEMPLATE)
     schema_of = {repr(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
     chosen = views.chosen(view)
     paths: dict[str, dict[str, Any]] = {}
-    for door in doors:
-        paths.setdefault(door.path, {})[door.method.lower()] = _operation(door, schema_of, chosen)
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schema_of, chosen)
     note = (_NATIVE if chosen is None else _IN_VIEW).format(view=view, default=default)
     own = {} if chosen is None else documents.components(chosen)
     return {
@@ -94,7 +97,7 @@ def document(doors: Sequence[Door], view: str = NATIVE, default: str = NATIVE) -
             "description": f"{_DESCRIPTION}\n\n{note}",
             "x-default-view": default,
         },
-        "tags": [{"name": group} for group in dict.fromkeys(door.group for door in doors)],
+        "tags": [{"name": group} for group in dict.fromkeys(endpoint.group for endpoint in endpoints)],
         "security": [{"token": []}, {}],
         "paths": paths,
         "components": {
@@ -162,36 +165,36 @@ def _references(schema: Any) -> set[str]:
     return set(re.findall(r"'#/components/schemas/(\w+)'", repr(schema)))
 
 
-def _operation(door: Door, schema_of: dict[str, Any], view: View | None) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, schema_of: dict[str, Any], view: View | None) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": door.name,
-        "summary": door.summary,
-        **({"description": more} if (more := _beyond_summary(door)) else {}),
-        "tags": [door.group],
-        "parameters": [*_path_parameters(door), *_query_parameters(door.query), *_headers(door)],
-        "responses": {**_answers(door, schema_of, view), **_refusals(door)},
+        "operationId": endpoint.name,
+        "summary": endpoint.summary,
+        **({"description": more} if (more := _beyond_summary(endpoint)) else {}),
+        "tags": [endpoint.group],
+        "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint.query), *_headers(endpoint)],
+        "responses": {**_answers(endpoint, schema_of, view), **_refusals(endpoint)},
     }
-    if door.scope is not None:
-        operation["x-scope"] = door.scope
+    if endpoint.scope is not None:
+        operation["x-scope"] = endpoint.scope
     else:
         operation["security"] = []
-    if door.body is Raw:
+    if endpoint.body is Raw:
         operation["requestBody"] = {"content": {"application/octet-stream": {"schema": _BYTES}}}
-    elif door.body is not None:
-        schema = schema_of[repr(door.body)]
-        if door.viewed_body and view is not None:
+    elif endpoint.body is not None:
+        schema = schema_of[repr(endpoint.body)]
+        if endpoint.viewed_body and view is not None:
             schema = {**_ANY_OBJECT, "description": f"In the names of {view.name}."}
         operation["requestBody"] = {
             "content": {"application/json": {"schema": schema}},
-            **({"required": True} if _required(door.body, schema) else {}),
+            **({"required": True} if _required(endpoint.body, schema) else {}),
         }
     return operation
 
 
-def _beyond_summary(door: Door) -> str:
+def _beyond_summary(endpoint: Endpoint) -> str:
     """What an operation's description says besides its first line, which is the summary."""
-    first, _, rest = door.description.partition("\n\n")
-    return rest if first.rstrip(".") == door.summary else door.description
+    first, _, rest = endpoint.description.partition("\n\n")
+    return rest if first.rstrip(".") == endpoint.summary else endpoint.description
 
 
 def _required(body: Any, schema: dict[str, Any]) -> bool:
@@ -205,7 +208,7 @@ def _required(body: Any, schema: dict[str, Any]) -> bool:
     return False
 
 
-def _path_parameters(door: Door) -> list[dict[str, Any]]:
+def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
@@ -214,7 +217,7 @@ def _path_parameters(door: Door) -> list[dict[str, Any]]:
             "description": _PLACES[name],
             "schema": _NUMBER if name == "seq" else _NAME,
         }
-        for name in re.findall(r"{(\w+)}", door.path)
+        for name in re.findall(r"{(\w+)}", endpoint.path)
     ]
 
 
@@ -237,22 +240,22 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     return {**rest, **kinds[0]} if len(kinds) == 1 else rest
 
 
-def _headers(door: Door) -> list[dict[str, Any]]:
+def _headers(endpoint: Endpoint) -> list[dict[str, Any]]:
     what = "Recorded in the events of this call, and returned."
-    if door.name == "claims_request":
+    if endpoint.name == "claims_request":
         what += " In the events of a claim with an Idempotency-Key the key is there instead: the claim is found by it."
     headers = [("X-Request-Id", what, HEADER_TEXT)]
-    if door.changes and door.scope is not None:
+    if endpoint.changes and endpoint.scope is not None:
         what = "A call repeated with the same key within a day has no second effect."
         headers.append(("Idempotency-Key", what, HEADER_TEXT))
-    if door.changes and door.scope not in {None, "work"}:
+    if endpoint.changes and endpoint.scope not in {None, "work"}:
         what = "Who acts, for the events. A token has its own name."
         headers.append(("X-Actor", what, HEADER_TEXT))
-    if door.name in CONDITIONAL:
+    if endpoint.name in CONDITIONAL:
         headers.append(("If-Match", "The task's ETag or version: refused if it has changed since.", reading.IF_MATCH))
-    if door.answer is Raw:
+    if endpoint.answer is Raw:
         headers.append(("Range", "The part to send, such as `bytes=0-99`; without it, all.", ".*"))
-    if door.name in TAGGED:
+    if endpoint.name in TAGGED:
         headers.append(("If-None-Match", "An ETag: answered with 304 while nothing has changed.", ".*"))
     return [
         {"name": name, "in": "header", "description": what, "schema": {"type": "string", "pattern": f"^{pattern}$"}}
@@ -260,32 +263,32 @@ def _headers(door: Door) -> list[dict[str, Any]]:
     ]
 
 
-def _answers(door: Door, schema_of: dict[str, Any], view: View | None) -> dict[str, Any]:
-    described = {"description": HTTPStatus(door.status).phrase}
-    if door.answer is None:
-        return {str(door.status): described}
-    if door.answer is Raw:
-        return _bytes_answers(door)
-    if door.answer is PlainText:
-        return {str(door.status): {**described, "content": {"text/plain": {"schema": {"type": "string"}}}}}
-    schema = schema_of[repr(door.answer)]
+def _answers(endpoint: Endpoint, schema_of: dict[str, Any], view: View | None) -> dict[str, Any]:
+    described = {"description": HTTPStatus(endpoint.status).phrase}
+    if endpoint.answer is None:
+        return {str(endpoint.status): described}
+    if endpoint.answer is Raw:
+        return _bytes_answers(endpoint)
+    if endpoint.answer is PlainText:
+        return {str(endpoint.status): {**described, "content": {"text/plain": {"schema": {"type": "string"}}}}}
+    schema = schema_of[repr(endpoint.answer)]
     if view is not None:
-        schema = documents.in_view(door.answer if door.viewed else None, view, _TEMPLATE)
+        schema = documents.in_view(endpoint.answer if endpoint.viewed else None, view, _TEMPLATE)
     content = {"application/json": {"schema": schema}}
-    if door.path == "/api/events":
+    if endpoint.path == "/api/events":
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    answers = {str(door.status): {**described, "content": content}}
-    if door.path == "/readyz":
+    answers = {str(endpoint.status): {**described, "content": content}}
+    if endpoint.path == "/readyz":
         answers["503"] = {"description": "It cannot serve now", "content": content}
-    if door.name in TAGGED:
+    if endpoint.name in TAGGED:
         answers["304"] = {"description": "Nothing has changed since the ETag that was sent"}
     return answers
 
 
-def _bytes_answers(door: Door) -> dict[str, Any]:
+def _bytes_answers(endpoint: Endpoint) -> dict[str, Any]:
     content: dict[str, Any] = {"*/*": {}}
     return {
-        str(door.status): {"description": HTTPStatus(door.status).phrase, "content": content},
+        str(endpoint.status): {"description": HTTPStatus(endpoint.status).phrase, "content": content},
         "206": {"description": "The part that was asked for", "content": content},
         "304": {"description": "It is the content whose ETag was sent"},
     }
@@ -299,26 +302,26 @@ _UNTAKEN: set[type[ShiftworkError]] = {Malformed, UnsupportedEncoding, Overloade
 _STORE: set[type[ShiftworkError]] = {StoreUnavailable, StoreLocked, OperationTimeout}
 
 
-def refusals(door: Door) -> set[type[ShiftworkError]]:
-    """Every error this door can answer with."""
-    return _common(door) | set(door.errors)
+def refusals(endpoint: Endpoint) -> set[type[ShiftworkError]]:
+    """Every error this endpoint can answer with."""
+    return _common(endpoint) | set(endpoint.errors)
 
 
-def _common(door: Door) -> set[type[ShiftworkError]]:
+def _common(endpoint: Endpoint) -> set[type[ShiftworkError]]:
     """The errors that all operations of its kind can answer with."""
-    if door.scope is None:
-        return _UNREADABLE | (_UNTAKEN if door.changes else set())
+    if endpoint.scope is None:
+        return _UNREADABLE | (_UNTAKEN if endpoint.changes else set())
     found = (
         _UNREADABLE | _STORE | {Unauthorized, Forbidden, NotFound, AmbiguousId}
     )  # the workspace of another token does not exist
-    return found | _UNTAKEN | {IdempotencyKeyReused, StoreFull, StoreReadOnly} if door.changes else found
+    return found | _UNTAKEN | {IdempotencyKeyReused, StoreFull, StoreReadOnly} if endpoint.changes else found
 
 
-def _refusals(door: Door) -> dict[str, Any]:
+def _refusals(endpoint: Endpoint) -> dict[str, Any]:
     """Its own errors by status, and as `default` those that it has in common with others."""
-    common = _common(door)
+    common = _common(endpoint)
     by_status: dict[str, list[type[ShiftworkError]]] = {}
-    for error in sorted(set(door.errors) - common, key=lambda kind: kind.code):
+    for error in sorted(set(endpoint.errors) - common, key=lambda kind: kind.code):
         by_status.setdefault(str(problem.status_of(error)), []).append(error)
     by_status["default"] = sorted(common, key=lambda kind: kind.code)
     reference = {"$ref": _TEMPLATE.format(name="Problem")}

@@ -192,7 +192,11 @@ def check(options: Options, count: int) -> None:
 
 def _options_of(options: Options, place: int) -> Options:
     """What is done once for all is done by the first process."""
-    return options if place == 0 else msgspec.structs.replace(options, duties=False, watch=None, on_below_minimum=None)
+    return (
+        options
+        if place == 0
+        else msgspec.structs.replace(options, maintenance=False, watch=None, on_below_minimum=None)
+    )
 
 
 def _error_of(report: bytes) -> ShiftworkError:

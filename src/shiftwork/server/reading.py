@@ -13,15 +13,17 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 import starlette.datastructures
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from shiftwork.compat.views import NATIVE, View
 from shiftwork.model import check, times
 from shiftwork.model.bounds import HEADER_TEXT, MAX_BODY_BYTES, MAX_NAME
 from shiftwork.model.errors import BadText, InputError, Malformed, Overloaded, TooLarge, UnsupportedEncoding
+from shiftwork.operation.stepping import Ended, begin
 from shiftwork.server import rendering
-from shiftwork.server.door import Door, Query
+from shiftwork.server.endpoint import Endpoint, Query
+from shiftwork.views import NATIVE
+from shiftwork.views.view import View
 
 if TYPE_CHECKING:
     from shiftwork.server.state import ServerState
@@ -49,18 +51,26 @@ class Headers(starlette.datastructures.Headers):
         self._first = dict(reversed(self._list))
 
     def get(self, key: str, default: Any = None) -> Any:
-        value = self._first.get(key.lower().encode("latin-1"))
+        value = self._first.get(_sent_name(key))
         return default if value is None else value.decode("latin-1")
 
 
+@cache
+def _sent_name(key: str) -> bytes:
+    """The name of a header as it is kept; the code names a few dozen."""
+    return key.lower().encode("latin-1")
+
+
 class Call(Request):
-    """A request as our doors read it."""
+    """A request as our endpoints read it."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(scope, receive, send)
+        self._ours = Headers(scope)
 
     @property
     def headers(self) -> Headers:
-        if not hasattr(self, "_headers"):
-            self._headers: Headers = Headers(self.scope)
-        return self._headers
+        return self._ours
 
 
 def is_header_text(value: str) -> bool:
@@ -87,7 +97,7 @@ def if_match(request: Request) -> int | None:
 
 
 class RawPath:
-    """Finds the door by the path as it was sent, so that a name in it may hold a slash, written `%2F`."""
+    """Finds the endpoint by the path as it was sent, so that a name in it may hold a slash, written `%2F`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -163,20 +173,36 @@ def _problem(error: msgspec.ValidationError) -> InputError:
 
 
 async def body(request: Request) -> bytes:
-    """The whole body, which may be neither too large nor too slow."""
+    """The whole body, which may be neither too large nor too slow.
+
+    Mostly all of it has come with the head: then nothing is waited for, and no timer is set.
+    """
     _refuse_packed(request)
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
         raise TooLarge(f"{announced} bytes, at most {MAX_BODY_BYTES} are read", where="body")
+    begun = begin(request.receive())
+    if isinstance(begun, Ended) and not begun.value.get("more_body"):
+        return _part(begun.value, 0)
     parts: list[bytes] = []
-    size = 0
+    size, more = 0, True
     async with _patience(request, f"the body did not come within {MAX_BODY_SEC:g} seconds"):
-        async for part in request.stream():
-            size += len(part)
-            if size > MAX_BODY_BYTES:
-                raise TooLarge(f"at most {MAX_BODY_BYTES} bytes are read", where="body")
-            parts.append(part)
+        message = begun.value if isinstance(begun, Ended) else await begun
+        while more:
+            parts.append(_part(message, size))
+            size += len(parts[-1])
+            more = message.get("more_body", False)
+            message = await request.receive() if more else message
     return b"".join(parts)
+
+
+def _part(message: Mapping[str, Any], before: int) -> bytes:
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    part: bytes = message.get("body", b"")
+    if before + len(part) > MAX_BODY_BYTES:
+        raise TooLarge(f"at most {MAX_BODY_BYTES} bytes are read", where="body")
+    return part
 
 
 async def stream(request: Request) -> AsyncIterator[bytes]:
@@ -203,16 +229,16 @@ def _refuse_packed(request: Request) -> None:
 @asynccontextmanager
 async def _patience(request: Request, slow: str) -> AsyncIterator[None]:
     """Wait for what is sent no longer than it may take, and not once the server stops: what has come is still read."""
-    house: ServerState = request.app.state.house
+    state: ServerState = request.app.state.server
     try:
-        async with asyncio.timeout(0 if house.stopping.is_set() else MAX_BODY_SEC) as limit:
-            house.reads.add(limit)
+        async with asyncio.timeout(0 if state.stopping.is_set() else MAX_BODY_SEC) as limit:
+            state.reads.add(limit)
             try:
                 yield
             finally:
-                house.reads.discard(limit)
+                state.reads.discard(limit)
     except TimeoutError:
-        if house.stopping.is_set():
+        if state.stopping.is_set():
             raise Overloaded("the server stops, and the body had not come whole", where="body") from None
         raise Malformed(slow, where="body") from None
 
@@ -221,9 +247,9 @@ _ONE: msgspec.json.Decoder[Any] = msgspec.json.Decoder(dict[str, Any])
 _ONE_OR_MANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder(dict[str, Any] | list[dict[str, Any]])
 
 
-def in_document(door: Door) -> msgspec.json.Decoder[Any]:
+def in_document(endpoint: Endpoint) -> msgspec.json.Decoder[Any]:
     """What a body in a document's names may be: its view reads the names."""
-    return _ONE_OR_MANY if isinstance(door.body, UnionType) else _ONE
+    return _ONE_OR_MANY if isinstance(endpoint.body, UnionType) else _ONE
 
 
 def in_our_words(raw: bytes, words: Mapping[str, str]) -> bytes:

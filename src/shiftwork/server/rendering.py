@@ -16,7 +16,6 @@ import msgspec
 
 from shiftwork.agents.model import Agent
 from shiftwork.artifacts.model import Input
-from shiftwork.compat.views.view import SAME, View, time_in, time_out
 from shiftwork.dags.model import DagSummary
 from shiftwork.dead_letters.model import DeadLetter
 from shiftwork.model import ids
@@ -27,6 +26,7 @@ from shiftwork.model.states import State
 from shiftwork.model.task import Dag, Result, Submitted, Task
 from shiftwork.observe.model import Explanation
 from shiftwork.queue import Queue
+from shiftwork.views.view import SAME, View, time_in, time_out
 from shiftwork.waits.model import WaitResult
 from shiftwork.wire import problem
 from shiftwork.wire.problem import Problem

@@ -27,8 +27,12 @@ class RouteTable:
 
     def __init__(self, routes: Iterable[tuple[str, str, ASGIApp]]) -> None:
         self._root = _Node()
+        self._fixed: dict[tuple[str, str], ASGIApp] = {}
+        """Paths without a parameter, which go before all others."""
         for method, path, app in routes:
             self._add(method, path, app)
+            if "{" not in path:
+                self._fixed[method, path] = app
 
     def _add(self, method: str, path: str, app: ASGIApp) -> None:
         node, names = self._root, list[str]()
@@ -43,6 +47,8 @@ class RouteTable:
 
     def find(self, method: str, path: str) -> tuple[ASGIApp, dict[str, str]] | None:
         """What answers a request, and the parameters in its path."""
+        if (fixed := self._fixed.get((method, path))) is not None:
+            return fixed, {}
         return self._find(self._root, method, path.split("/"), 0, ())
 
     def _find(

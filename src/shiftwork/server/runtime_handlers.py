@@ -6,14 +6,14 @@ from typing import Any
 
 from shiftwork.agents.api import Runtimes
 from shiftwork.agents.model import RuntimeHeartbeat
-from shiftwork.server.ask import Ask
 from shiftwork.server.handlers import serves
+from shiftwork.server.request_context import RequestContext
 
 
 @serves(Runtimes.heartbeat)
-async def heartbeat(ask: Ask, body: Any) -> RuntimeHeartbeat:
-    runtime_id = ask.path["runtime_id"]
-    found = [await queue.runtimes.heartbeat(runtime_id, body.holding) for queue in ask.queues]
+async def heartbeat(context: RequestContext, body: Any) -> RuntimeHeartbeat:
+    runtime_id = context.path["runtime_id"]
+    found = [await queue.runtimes.heartbeat(runtime_id, body.holding) for queue in context.queues]
     if len(found) == 1:
         return found[0]
     return RuntimeHeartbeat(
@@ -26,9 +26,9 @@ async def heartbeat(ask: Ask, body: Any) -> RuntimeHeartbeat:
 
 
 @serves(Runtimes.recover)
-async def recover(ask: Ask) -> Any:
+async def recover(context: RequestContext) -> Any:
     found = []
-    for queue in ask.queues:
-        ask.queue = queue
-        found.append(await ask.tasks_after(await queue.runtimes.recover(ask.path["runtime_id"])))
+    for queue in context.queues:
+        context.queue = queue
+        found.append(await context.tasks_after(await queue.runtimes.recover(context.path["runtime_id"])))
     return found[0] if len(found) == 1 else {"tasks": [task for each in found for task in each["tasks"]]}

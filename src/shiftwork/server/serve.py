@@ -1,4 +1,4 @@
-"""`shiftwork serve`: opens the queue, runs the maintenance jobs, and answers until it is told to stop."""
+"""`shiftwork serve`: opens the queue, runs the maintenance jobs, and answers until it is stopped."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from types import FrameType
 import msgspec
 import uvicorn
 
+from shiftwork import views
 from shiftwork.access.authenticator import is_loopback
-from shiftwork.compat import views
 from shiftwork.engine.engine import log as engine_log
 from shiftwork.maintenance.write_probe import ProcessHeartbeat
 from shiftwork.model.errors import InputError
+from shiftwork.notifications import public_url
 from shiftwork.observe.maintenance_health import SERVER
 from shiftwork.queue import Queue
+from shiftwork.server import otlp_metrics
 from shiftwork.server.app import build
 from shiftwork.server.rendering import LogFilter
 from shiftwork.server.replacing import Replacing, words
@@ -47,12 +49,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     view: str | None = None
     """In whose names callers are answered who name no view; None for those of the profile's document."""
     tokens: bool = False
+    public_url: str | None = None
+    """Where people open the dashboard."""
     test_clock: bool = False
-    duties: bool = True
+    maintenance: bool = True
     on_below_minimum: str | None = None
     """The command that is run while a workspace has fewer agents than it should."""
     artifacts: str | None = None
-    """Where their bytes lie; None for the folder beside a SQLite file."""
+    """Where their bytes are stored; None for the folder next to a SQLite file."""
     snapshots: str | None = None
     """The folder into which they are taken."""
     watch: str | None = None
@@ -71,6 +75,8 @@ def check_options(options: Options) -> None:
         words(options.on_below_minimum)
     if options.watch is not None:
         check_folder(options.watch)
+    if options.public_url is not None:
+        public_url.checked(options.public_url)
     check_guarded(options.host, "--host", tokens=options.tokens)
     if options.test_clock and not is_loopback(options.host):
         raise InputError("a clock that callers can move is for this machine only", where="--test-clock")
@@ -89,44 +95,56 @@ async def open_server_state(options: Options) -> AsyncIterator[ServerState]:
         private_sinks=options.private_sinks,
         secrets_key=options.secrets_key,
     ) as queue:
+        if options.public_url is not None:
+            for each in queue.databases():
+                await public_url.remember(each.engine, options.public_url)
         view = views.chosen(options.view or views.of_profile(options.profile))
         folders = options.claim_folders
-        house = ServerState(queue, tokens=options.tokens, clock=clock, claim_folders=folders, view=view)
+        state = ServerState(queue, tokens=options.tokens, clock=clock, claim_folders=folders, view=view)
         background = _background_tasks(queue, options)
         naming = None if view is None else LogFilter(view)
         if naming is not None:
             engine_log.addFilter(naming)
         try:
-            yield house
+            yield state
         finally:
             if naming is not None:
                 engine_log.removeFilter(naming)
-            house.stop()
-            house.hub.close()
+            state.stop()
+            for hub in state.hubs.values():
+                hub.close()
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
 
 
 def _background_tasks(queue: Queue, options: Options) -> list[asyncio.Task[None]]:
-    """What continues beside the answering."""
-    background = upkeep(queue) if options.duties else [ProcessHeartbeat(queue.engine, SERVER).beat_forever()]
-    if options.on_below_minimum is not None:
-        background.append(Replacing(queue, options.on_below_minimum).run_forever())
+    """What runs in parallel with serving."""
+    each_database = queue.databases()
+    background = (
+        upkeep(queue)
+        if options.maintenance
+        else [ProcessHeartbeat(each.engine, SERVER).beat_forever() for each in each_database]
+    )
+    if (command := options.on_below_minimum) is not None:
+        background += [Replacing(each, command).run_forever() for each in each_database]
+    if options.maintenance and (sent := otlp_metrics.of(queue)) is not None:
+        background.append(sent.report_forever())
     if options.watch is not None:
-        background.append(Watching(queue, check_folder(options.watch)).run_forever())
+        folder = check_folder(options.watch)
+        background += [Watching(each, folder).run_forever() for each in each_database]
     return [asyncio.create_task(each) for each in background]
 
 
 class Server(uvicorn.Server):
-    """Answers long polls and ends streams as soon as it is told to stop, then waits for what is under way."""
+    """Answers long polls and ends streams as soon as it is asked to stop, then waits for what is under way."""
 
-    def __init__(self, house: ServerState, listening: socket.socket) -> None:
-        self.house = house
+    def __init__(self, state: ServerState, listening: socket.socket) -> None:
+        self.state = state
         self._listening = listening
         super().__init__(
             uvicorn.Config(
-                build(house),
+                build(state),
                 http=BoundedHttp,
                 ws=WebSocketConnection,
                 ws_max_size=MAX_MESSAGE,
@@ -147,7 +165,7 @@ class Server(uvicorn.Server):
         return address(self._listening)
 
     async def run_until_stopped(self, announce: Callable[[str], None] = lambda _url: None) -> None:
-        """Serve until SIGTERM, SIGINT or `stop`; `announce` is told where, once that can be asked for."""
+        """Serve until SIGTERM, SIGINT or `stop`; `announce` gets the address once it accepts connections."""
         self._announce = announce
         await self.serve(sockets=[self._listening])
 
@@ -157,7 +175,7 @@ class Server(uvicorn.Server):
 
     def stop(self) -> None:
         """As SIGTERM does; called from the loop that serves."""
-        self.house.stop()
+        self.state.stop()
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's signature
@@ -171,14 +189,14 @@ async def open_server(options: Options, listening: socket.socket | None = None) 
     """A server that listens, on this socket where one is given, and is ready to run."""
     check_options(options)
     with listening or listen(options.host, options.port) as bound:
-        async with open_server_state(options) as house:
-            yield Server(house, bound)
+        async with open_server_state(options) as state:
+            yield Server(state, bound)
 
 
 async def serve(options: Options, announce: Callable[[str], None], listening: socket.socket | None = None) -> None:
     """Serve until stopped; `announce` is called with the address."""
     async with open_server(options, listening) as server:
-        await _note_profile(server.house.queue, options.profile)
+        await _note_profile(server.state.queue, options.profile)
         await server.run_until_stopped(announce)
 
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from shiftwork.access.authenticator import Identity
-from shiftwork.compat.views.view import View
 from shiftwork.engine.assignment import ClaimResult
 from shiftwork.engine.engine import IdempotentRequest
 from shiftwork.model import ids
@@ -24,6 +23,7 @@ from shiftwork.model.task import Page, Task
 from shiftwork.queue import Queue
 from shiftwork.server.hub import Hub
 from shiftwork.store.store import Tx
+from shiftwork.views.view import View
 
 T = TypeVar("T")
 FIELD = "workspace_id"
@@ -54,10 +54,15 @@ def in_body(raw: bytes) -> str | None:
 
 async def of_path(queue: Queue, path: dict[str, str]) -> str | None:
     """The workspace of the task or the issue that a call is about, if there is one."""
-    if (uuid := ids.parse(path.get("task_id", ""))) is not None:
-        return await queue.engine.store.read(lambda tx: _of_task(tx, uuid))
-    if (issue := path.get("issue_id")) is not None:
-        return await queue.engine.store.read(lambda tx: _of_issue(tx, issue))
+    uuid, issue = ids.parse(path.get("task_id", "")), path.get("issue_id")
+    for each in queue.databases():
+        found = None
+        if uuid is not None:
+            found = await each.engine.store.read(lambda tx: _of_task(tx, uuid))
+        elif issue is not None:
+            found = await each.engine.store.read(lambda tx: _of_issue(tx, issue))
+        if found is not None:
+            return found
     return None
 
 
@@ -75,8 +80,9 @@ async def _of_issue(tx: Tx, issue: str) -> str | None:
 
 async def everywhere(queue: Queue) -> list[Queue]:
     """The same caller in each workspace. A repeated request is known in each by itself."""
-    rows = await queue.engine.store.read(lambda tx: tx.all("list_workspaces"))
-    names = {queue.workspace, *(row["name"] for row in rows)}
+    names = {queue.workspace}
+    for each in queue.databases():
+        names |= {row["name"] for row in await each.engine.store.read(lambda tx: tx.all("list_workspaces"))}
     return [_in(queue, name) for name in sorted(names)]
 
 

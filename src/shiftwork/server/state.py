@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from shiftwork import views
 from shiftwork.access.authenticator import Authenticator
-from shiftwork.compat import views
-from shiftwork.compat.views.view import View
 from shiftwork.queue import Queue
 from shiftwork.server.exposition import Latencies
 from shiftwork.server.hub import Hub
 from shiftwork.server.shares import Shares
+from shiftwork.views.view import View
 
 MAX_WAITING = 8000
 """Claims that wait for work: each holds a connection, and some are left for all other calls."""
@@ -54,18 +54,32 @@ class ServerState:
         """In whose names callers are answered who name no view; None for our own."""
         self.claim_folders = frozenset(Path(folder).resolve() for folder in claim_folders)
         """Those that callers may name in the setting `claim_folder`: this process writes into them."""
-        self.authenticator = Authenticator(queue.engine, tokens=tokens)
+        self.authenticator = Authenticator(queue.find_token, tokens=tokens)
         self.clock = clock
         """Moved by anyone who tests against this server; None where time is real."""
         self.stopping = asyncio.Event()
         """Long polls are answered and streams end once it is set."""
         self.reads: set[asyncio.Timeout] = set()
         """How long each body is waited for that has not come yet."""
-        self.hub = Hub(queue.engine.store, self.stopping)
+        self.hubs = {each.engine.store: Hub(each.engine.store, self.stopping) for each in queue.databases()}
         self.waits = Shares("waiting calls", MAX_WAITING)
         self.latencies = Latencies()
         self._name = secrets.token_hex(4)
         self._numbers = itertools.count(1)
+
+    @property
+    def hub(self) -> Hub:
+        """Who reads the log of the database that the server's own workspace is in."""
+        return self.hubs[self.queue.engine.store]
+
+    def hub_of(self, workspace: str | None) -> Hub:
+        """The same for another workspace; None for calls about all of them."""
+        return self.hub if workspace is None else self.hubs[self.queue.in_workspace(workspace).engine.store]
+
+    def nudge(self) -> None:
+        """Something was written just now: all listeners hear of it at once."""
+        for hub in self.hubs.values():
+            hub.nudge()
 
     def new_request_id(self) -> str:
         """This server's name and a number: a random one each took a system call."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from shiftwork.compat import views
+from shiftwork import views
 from shiftwork.dags.api import Dags
 from shiftwork.engine.api import Everyday, Results, Submissions, Tasks
 from shiftwork.model import check
@@ -17,8 +17,8 @@ from shiftwork.model.errors import InputError, NotFound, ResultTimeout, TaskCanc
 from shiftwork.model.task import Name, NewTask, Task
 from shiftwork.operation.declare import Operation, operation_of
 from shiftwork.server import live, reading, spanning
-from shiftwork.server.ask import Ask, plain
 from shiftwork.server.handlers import serves
+from shiftwork.server.request_context import RequestContext, plain
 
 STEADY = frozenset({"base", "dependency", "type"})
 """The parts of a priority that do not come from a clock."""
@@ -26,29 +26,31 @@ FILTERS = operation_of(Tasks.list).parameters.names
 
 
 @serves(Submissions.submit, viewed_body=True)
-async def submit(ask: Ask, body: Any) -> Any:
-    if ask.view is None:
-        return await ask.queue.executor.perform(operation_of(Submissions.submit), {"task": body})
-    return await _submit_in_view(ask, body)
+async def submit(context: RequestContext, body: Any) -> Any:
+    if context.view is None:
+        return await context.queue.executor.perform(operation_of(Submissions.submit), {"task": body})
+    return await _submit_in_view(context, body)
 
 
-async def _submit_in_view(ask: Ask, body: dict[str, Any] | list[dict[str, Any]]) -> Any:
+async def _submit_in_view(context: RequestContext, body: dict[str, Any] | list[dict[str, Any]]) -> Any:
     """In a document's names; the answer is the whole task, as its reader knows it."""
-    dag_id = _dag_to_join(ask, body)
+    dag_id = _dag_to_join(context, body)
     if isinstance(body, list):
-        tasks = [ask.ours(fields, place) for place, fields in enumerate(body)]
-        many = await (ask.queue.submit_many(tasks) if dag_id is None else ask.queue.dags.add_tasks(dag_id, tasks))
-        return ask.tasks(await ask.queue.batch.get([made.id for made in many]))
-    new = check.read(ask.ours(body), NewTask, "task")
-    made = await ask.queue.submit(new) if dag_id is None else (await ask.queue.dags.add_tasks(dag_id, [new]))[0]
-    return ask.task(await ask.queue.get(made.id))
+        tasks = [context.ours(fields, place) for place, fields in enumerate(body)]
+        many = await (
+            context.queue.submit_many(tasks) if dag_id is None else context.queue.dags.add_tasks(dag_id, tasks)
+        )
+        return context.tasks(await context.queue.batch.get([made.id for made in many]))
+    new = check.read(context.ours(body), NewTask, "task")
+    made = await context.queue.submit(new) if dag_id is None else (await context.queue.dags.add_tasks(dag_id, [new]))[0]
+    return context.task(await context.queue.get(made.id))
 
 
-def _dag_to_join(ask: Ask, body: dict[str, Any] | list[dict[str, Any]]) -> str | None:
+def _dag_to_join(context: RequestContext, body: dict[str, Any] | list[dict[str, Any]]) -> str | None:
     """The DAG that new tasks are to be part of; a record that was read before names the one it is in."""
-    assert ask.view is not None
+    assert context.view is not None
     tasks = body if isinstance(body, list) else [body]
-    if not ask.view.shows("dag_id") or any(ask.view.is_echo(fields) for fields in tasks):
+    if not context.view.shows("dag_id") or any(context.view.is_echo(fields) for fields in tasks):
         return None
     named = {fields.pop("dag_id", None) for fields in tasks}
     if len(named) > 1:
@@ -57,57 +59,59 @@ def _dag_to_join(ask: Ask, body: dict[str, Any] | list[dict[str, Any]]) -> str |
 
 
 @serves(Everyday.get)
-async def get_task(ask: Ask) -> Response:
-    task = await ask.queue.get(ask.path["task_id"])
-    return with_tag(ask, await ask.renamed(ask.task(task)), _timeless(task), version=task.version)
+async def get_task(context: RequestContext) -> Response:
+    task = await context.queue.get(context.path["task_id"])
+    return with_tag(context, await context.renamed(context.task(task)), _timeless(task), version=task.version)
 
 
 @serves(Results.result)
-async def result(ask: Ask) -> Any:
+async def result(context: RequestContext) -> Any:
     """In a view: the outcome of the last attempt, also where it failed, as the documents have it."""
-    task_id, wait = ask.path["task_id"], ask.query.wait
-    if ask.view is None:
-        return await _waited(ask, operation_of(Results.result), {"task_id": task_id, "wait": wait})
+    task_id, wait = context.path["task_id"], context.query.wait
+    if context.view is None:
+        return await _waited(context, operation_of(Results.result), {"task_id": task_id, "wait": wait})
     if wait:
         with suppress(TaskFailed, TaskCancelled, ResultTimeout):
-            await _waited(ask, operation_of(Results.result), {"task_id": task_id, "wait": wait})
-    task = await ask.queue.get(task_id)
+            await _waited(context, operation_of(Results.result), {"task_id": task_id, "wait": wait})
+    task = await context.queue.get(task_id)
     if task.result is None:
         raise NotFound(f"task {task.id} has no result: it is {task.status}", task_id=task.id, status=task.status)
-    return ask.view.result_out(plain(task.result))
+    return context.view.result_out(plain(task.result))
 
 
 @serves(Results.dag_result)
-async def dag_result(ask: Ask) -> Any:
-    values = {"dag_id": ask.path["dag_id"], "wait": ask.query.wait}
-    return await _waited(ask, operation_of(Results.dag_result), values)
+async def dag_result(context: RequestContext) -> Any:
+    values = {"dag_id": context.path["dag_id"], "wait": context.query.wait}
+    return await _waited(context, operation_of(Results.dag_result), values)
 
 
-async def _waited(ask: Ask, operation: Operation, values: dict[str, Any]) -> Any:
+async def _waited(context: RequestContext, operation: Operation, values: dict[str, Any]) -> Any:
     """What a call that may wait answers; a server about to stop answers with what is there."""
-    executor = ask.queue.executor
+    executor = context.queue.executor
     if values["wait"]:
-        await reading.body(ask.request)  # behind it, the next thing heard is that the caller has gone
-        with ask.house.waits.place(ask.who):
-            found = await ask.while_wanted(executor.execute(operation, values))
+        await reading.body(context.request)  # behind it, the next thing heard is that the caller has gone
+        with context.state.waits.place(context.who):
+            found = await context.while_wanted(executor.execute(operation, values))
         if found is not None:
             return found
     return await executor.execute(operation, {**values, "wait": 0})
 
 
 @serves(Tasks.list)
-async def list_tasks(ask: Ask) -> Response:
-    wanted = {name: getattr(ask.query, name) for name in FILTERS}
-    given = ask.query.status
+async def list_tasks(context: RequestContext) -> Response:
+    wanted = {name: getattr(context.query, name) for name in FILTERS}
+    given = context.query.status
     words = [given] if isinstance(given, str) else given or []
     statuses = [status for word in words for status in word.split(",") if status]
-    if ask.view is not None and statuses:
-        statuses = sorted({str(state) for word in statuses for state in ask.view.statuses_in(word)})
+    if context.view is not None and statuses:
+        statuses = sorted({str(state) for word in statuses for state in context.view.statuses_in(word)})
         if not statuses:  # the document has a word for a state that no task rests in
-            return with_tag(ask, {"tasks": [], "next": None}, None)
-    page = await spanning.tasks(ask.queues, **{**wanted, "status": statuses})
-    shown = page if ask.view is None else await ask.renamed({"tasks": ask.tasks(page.tasks), "next": page.next})
-    return with_tag(ask, shown, (list(map(_timeless, page.tasks)), page.next))
+            return with_tag(context, {"tasks": [], "next": None}, None)
+    page = await spanning.tasks(context.queues, **{**wanted, "status": statuses})
+    shown = (
+        page if context.view is None else await context.renamed({"tasks": context.tasks(page.tasks), "next": page.next})
+    )
+    return with_tag(context, shown, (list(map(_timeless, page.tasks)), page.next))
 
 
 def _timeless(task: Task) -> Task:
@@ -117,25 +121,27 @@ def _timeless(task: Task) -> Task:
 
 
 @serves(Dags.get)
-async def get_dag(ask: Ask) -> Response:
-    dag = await ask.queue.dags.get(ask.path["dag_id"])
-    return with_tag(ask, dag if ask.view is None else ask.view.dag_out(plain(dag)), dag)
+async def get_dag(context: RequestContext) -> Response:
+    dag = await context.queue.dags.get(context.path["dag_id"])
+    return with_tag(context, dag if context.view is None else context.view.dag_out(plain(dag)), dag)
 
 
 @serves(Dags.list)
-async def list_dags(ask: Ask) -> Response:
-    page = await ask.queue.dags.list(status=ask.query.status, after=ask.query.after, limit=ask.query.limit)
-    view = ask.view
+async def list_dags(context: RequestContext) -> Response:
+    page = await context.queue.dags.list(
+        status=context.query.status, after=context.query.after, limit=context.query.limit
+    )
+    view = context.view
     shown = page if view is None else {"dags": [view.dag_out(plain(dag)) for dag in page.dags], "next": page.next}
-    return with_tag(ask, shown, page)
+    return with_tag(context, shown, page)
 
 
-def with_tag(ask: Ask, shown: Any, compared: Any, version: int | None = None) -> Response:
+def with_tag(context: RequestContext, shown: Any, compared: Any, version: int | None = None) -> Response:
     """An answer that a poller need not read again while all that is `compared` is as it was."""
-    asked = f"{ask.query}{views.name_of(ask.view)}".encode()
+    asked = f"{context.query}{views.name_of(context.view)}".encode()
     digest = hashlib.sha256(msgspec.json.encode(compared) + asked).hexdigest()[:16]
     tag = f'W/"{digest}"' if version is None else f'W/"{version}-{digest}"'
-    known = [each.strip().removeprefix("W/") for each in ask.request.headers.get("if-none-match", "").split(",")]
+    known = [each.strip().removeprefix("W/") for each in context.request.headers.get("if-none-match", "").split(",")]
     if tag.removeprefix("W/") in known:
         return Response(status_code=304, headers={"etag": tag})
     return Response(msgspec.json.encode(shown), headers={"etag": tag}, media_type="application/json")

@@ -142,7 +142,7 @@ class Watching:
             except FileNotFoundError:  # gone meanwhile
                 return None
             except OSError as error:
-                if self._unreadable.get(path) != mark:  # told once, though it is tried at every look
+                if self._unreadable.get(path) != mark:  # logged once, though it is tried at every scan
                     log.warning("a watched file is passed over until it can be read: %s", error)
                 self._unreadable[path] = mark
                 return None

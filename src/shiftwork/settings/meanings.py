@@ -50,7 +50,7 @@ MEANING: dict[str, str] = {
     "lease.mode": "Whether heartbeats extend the hold on a task or it ends at a fixed time after the claim.",
     "heartbeat.scope": "Whether a beat keeps all tasks of its runtime alive or only those it names.",
     "heartbeat.log_every_sec": "How often a beat is written to the event log; 0 is never.",
-    "heartbeat_interval_sec": "How often agents are told to beat.",
+    "heartbeat_interval_sec": "How often agents should send heartbeats.",
     "heartbeat_timeout_sec": "After how long a silence a held task is taken away; null leaves it to "
     "`agent_timeout_sec`.",
     "health_checks": "How many checks in a row an agent must miss to be marked failed.",
@@ -103,6 +103,8 @@ MEANING: dict[str, str] = {
     "rate_limit.max_window_sec": "The longest wait that a provider may name, such as that for a weekly window.",
     "rate_limit.jitter_range": "The smallest and the largest factor that such a wait is multiplied by.",
     "cooldown.others": "For which share of the wait the agents that share the limit are held back, too; 0 is none.",
+    "use_before_reset": "Hand out this work only on accounts that are behind the even pace of their windows: it "
+    "uses what would lapse at their reset.",
     "budget.daily_usd": "The maximum cost of all work claimed on one day (UTC), in dollars; null means no limit.",
     "budget.default_estimate_usd": "What is set aside under a budget for a task that names no price, in dollars.",
     "max_queue_size": "How many tasks may wait in all; null means no limit.",
@@ -135,10 +137,13 @@ MEANING: dict[str, str] = {
     "friction.create.payload": "The payload of that task, to which what fails and how is added.",
     "cancel.from": "The states a task may be cancelled from.",
     "purge.mode": "Whether a purge cancels tasks or deletes them.",
-    "archive_after_sec": "How long after its end a completed task moves to the archive, and an acknowledged "
-    "alert goes; null is never.",
+    "archive_after_sec": "How long after its end a completed or cancelled task moves to the archive, and an "
+    "acknowledged alert is removed; null is never.",
+    "keep_archived_sec": "How long a task stays in the archive before it is removed; null keeps it forever.",
+    "keep_events_sec": "How long events are kept, with the logs of tasks; the longest time of all workspaces holds, "
+    "and null keeps them forever.",
     "artifacts.keep_unreferenced_sec": "How long an artifact is kept that no task refers to.",
-    "snapshots.wanted": "Whether snapshots are taken also where no folder was named for them: beside the SQLite file.",
+    "snapshots.wanted": "Whether to take snapshots even without a configured folder: next to the SQLite file.",
     "snapshots.keep": "How many snapshots are kept, of those taken by themselves and of those asked for.",
     "snapshots.keep_sec": "Snapshots younger than this are kept, however many there are; null keeps by number alone.",
     "poll_interval_sec": "How often an agent asks for work when nothing wakes it.",
@@ -147,6 +152,9 @@ MEANING: dict[str, str] = {
     "lock_timeout_sec": "How long a call waits for the lock on the queue's file.",
     "claim_folder": "The `.loki` folder whose scripts claim the same tasks: claims take its lock first; null is none.",
     "operation_max_sec": "How long any call may take before it ends with nothing changed; read when a queue is opened.",
+    "batches.gather_sec": "How long the oldest task with urgency `batch` waits for others before all are sent.",
+    "batches.max_wait_sec": "How long a task may wait to be gathered, and then in its batch; after that any agent may "
+    "take it.",
     "maintenance.presence_sec": "How often processes of this machine that hold work are looked up.",
     "maintenance.reclaim_sec": "How often expired claims, silent agents and overdue work are looked for.",
     "maintenance.retry_promoter_sec": "How late at most retries whose delay has passed become ready, and waits and "
@@ -159,9 +167,11 @@ MEANING: dict[str, str] = {
     "maintenance.budgets_sec": "How often tasks that a budget holds back are looked at again.",
     "maintenance.notifications_sec": "How often what sinks want to be notified of is looked for.",
     "maintenance.triggers_sec": "How often schedules that are due, and events that triggers wait for, are looked for.",
-    "maintenance.search_sec": "How often the words of new and changed tasks are put into the search index.",
+    "maintenance.search_sec": "How often the words of new and changed tasks are put into the search index, "
+    "for a tenth of a second each time while the queue is busy.",
     "maintenance.metrics_sec": "How often what alerts are raised about is looked at and metrics are kept, and how "
     "old the counts of more than 100,000 tasks may be that `status` tells.",
+    "maintenance.batches_sec": "How often work is gathered into batches, and batches are sent and read.",
     "maintenance.snapshot_sec": "How often a snapshot of the queue is taken, where that is done.",
     "maintenance.dead_letter_sec": "How often displaced tasks are offered a place again.",
     "maintenance.stale_sec": "How often what was left lying is repaired.",

@@ -15,6 +15,7 @@ from shiftwork.model import reasons
 from shiftwork.model.bounds import MAX_NAME
 
 Seconds = Annotated[float, Meta(ge=0)]
+MONTH_SEC = 30 * 86_400.0
 Count = Annotated[int, Meta(ge=0)]
 Level = Literal["high", "medium", "low"]
 
@@ -223,6 +224,13 @@ class Budget(Part, frozen=True):
     default_estimate_usd: Annotated[float, Meta(ge=0, le=1e9)] = 0.25
 
 
+class Batches(Part, frozen=True):
+    """Work that is sent to a provider in batches."""
+
+    gather_sec: Seconds = 600
+    max_wait_sec: Seconds = 86_400
+
+
 class Maintenance(Part, frozen=True):
     """How often each maintenance job runs."""
 
@@ -237,6 +245,7 @@ class Maintenance(Part, frozen=True):
     triggers_sec: Seconds = 0.5
     search_sec: Seconds = 1
     metrics_sec: Seconds = 30
+    batches_sec: Seconds = 60
     snapshot_sec: Seconds = 60
     dead_letter_sec: Seconds = 300
     stale_sec: Seconds = 600
@@ -359,6 +368,7 @@ class Settings(Part, frozen=True):
     circuit_breaker: Breaker | None = Breaker()
     rate_limit: RateLimit = RateLimit()
     cooldown: Cooldown = Cooldown()
+    use_before_reset: bool = False
     budget: Budget = Budget()
 
     max_queue_size: Count | None = None
@@ -372,7 +382,9 @@ class Settings(Part, frozen=True):
 
     cancel: Cancel = Cancel()
     purge: Purge = Purge()
-    archive_after_sec: Seconds | None = None
+    archive_after_sec: Seconds | None = MONTH_SEC
+    keep_archived_sec: Seconds | None = MONTH_SEC
+    keep_events_sec: Seconds | None = MONTH_SEC
     artifacts: Artifacts = Artifacts()
     snapshots: Snapshots = Snapshots()
     poll_interval_sec: Seconds = 5
@@ -381,6 +393,7 @@ class Settings(Part, frozen=True):
     lock_timeout_sec: Seconds = 10
     claim_folder: str | None = None
     operation_max_sec: Seconds = 30
+    batches: Batches = Batches()
     maintenance: Maintenance = Maintenance()
     bounds: Bounds = Bounds()
 
@@ -416,6 +429,7 @@ REACH: dict[str, Literal["workspace", "type"]] = {
     "spawn": "type",
     "circuit_breaker": "type",
     "cooldown": "type",
+    "use_before_reset": "type",
 }
 """The lowest level that may set a key; a task may set what is not named here. These protect the workspace
 from its submitters, or mean nothing for less than a type."""

@@ -392,6 +392,8 @@ class Resolver:
         self._base = resolve(self.layers())
         own = {*profile.types, *self._types, *(name for name, each in self._declared.items() if each.settings)}
         self._by_type = {name: resolve(self.layers(name)) for name in own}
+        self.plans: dict[Any, Any] = {}
+        """What submissions worked out from these settings, kept as long as they are in force."""
 
     def settings(self, type_name: str | None = None, task: Values | None = None) -> Settings:
         """What is in force for a task of this type with these settings of its own."""

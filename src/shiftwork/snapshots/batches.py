@@ -19,7 +19,7 @@ T = TypeVar("T")
 Row = Sequence[Any]
 Schema = tuple[tuple[int, str, str], ...]
 Progress = Callable[[str, int], None]
-"""Told of each batch: its table, and how many rows have passed in all."""
+"""Called with each batch: its table, and how many rows have passed in all."""
 
 MIN_COUNT, MAX_COUNT = 16, 2_000
 BATCH_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from shiftwork.snapshots.snapshot_folder import name_at
 from shiftwork.store.store import Tx
 
 Counts = dict[str, int]
-CALLER = Caller("duty:snapshot")
+CALLER = Caller("maintenance:snapshot")
 
 
 async def is_ours(tx: Tx, engine: Engine) -> Counts | None:

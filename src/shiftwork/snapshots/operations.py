@@ -13,7 +13,7 @@ from shiftwork.snapshots.snapshot_folder import SnapshotFile, SnapshotFolder, na
 from shiftwork.store.store import Tx
 
 TOLD_TO = "default"
-"""A snapshot is of all workspaces; one of them is told when it fails."""
+"""A snapshot is of all workspaces; one of them gets the event when it fails."""
 
 
 @implements(Snapshots.take)

@@ -13,12 +13,16 @@ from shiftwork.model.errors import StoreNotEmpty
 from shiftwork.snapshots.batches import Batch, BatchSize, Schema, in_thread, pack
 from shiftwork.store import migrate
 from shiftwork.store.catalogue import SHARED_TABLES, Table, tables
+from shiftwork.store.postgres_connecting import open_connection
 from shiftwork.store.postgres_errors import translate
 from shiftwork.store.postgres_growth import tell_planner
-from shiftwork.store.postgres_opening import default_schema, done, split_url
+from shiftwork.store.postgres_migrating import done
+from shiftwork.store.postgres_opening import default_schema, split_url
 from shiftwork.store.postgres_schema import qualify, quoted
 
 _PATIENT = "set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
+
+SINGLE_EVENTS = "single_events"
 
 _RESTORED = "insert into duties (name, due_at, last_run_at, counts, runs) values ('restore', $1, $1, $2, 1)"
 
@@ -52,7 +56,7 @@ async def _connected(url: str) -> AsyncIterator[tuple[Any, str]]:
         # No statement is kept on the server: a pooler may hand the connection on.
         # Under another name, as no one may end it while its other end is slow.
         name = {"application_name": "shiftwork copy"}
-        connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0, server_settings=name)
+        connection = await open_connection(dsn, statement_cache_size=0, server_settings=name)
     try:
         with _translated():
             schema = options.get("schema") or await default_schema(connection)
@@ -72,7 +76,7 @@ def _translated() -> Iterator[None]:
 async def _begin_reading(connection: Any, schema: str) -> PostgresEnd:
     await connection.execute(f"begin isolation level repeatable read read only; {_PATIENT}")
     had = tuple(await done(connection, schema))
-    migrate.refuse_unmigrated(migrate.missing("postgres", had))
+    migrate.refuse_other("postgres", had)
     return PostgresEnd(connection, schema, had, await _numbers(connection, schema))
 
 
@@ -91,6 +95,11 @@ async def _begin_writing(connection: Any, schema: str) -> PostgresEnd:
 
 def _place(schema: str, table: Table) -> str:
     return f"{quoted(schema)}.{table.name}"
+
+
+def _readable(schema: str, table: Table) -> str:
+    """Where the rows of a table are as every queue has them: those of events may be many in one here."""
+    return f"{quoted(schema)}.{SINGLE_EVENTS}" if table.name == "events" else _place(schema, table)
 
 
 async def _numbers(connection: Any, schema: str) -> dict[str, int]:
@@ -121,7 +130,7 @@ class PostgresEnd:
     async def batches(self) -> AsyncIterator[Batch]:
         for table in tables():
             names = ", ".join(f"{c.name}::text" if c.type == "uuid" else c.name for c in table.columns)
-            text = f"declare whole no scroll cursor for select {names} from {_place(self._home, table)}"  # noqa: S608  # names of our own
+            text = f"declare whole no scroll cursor for select {names} from {_readable(self._home, table)}"  # noqa: S608  # names of our own
             with _translated():
                 await self._connection.execute(text)
                 pace = BatchSize()

@@ -21,7 +21,7 @@ import msgspec
 
 from shiftwork.model.errors import SnapshotDamaged, SnapshotFailed, StoreNeedsMigration, StoreNewer, StoreUnsuitable
 from shiftwork.snapshots.batches import Batch, Digest, Progress, Schema, Source, in_thread
-from shiftwork.store import migrate
+from shiftwork.store import crash_points, migrate
 from shiftwork.store.catalogue import tables
 
 BufferedFile = BufferedRandom | BufferedReader
@@ -137,7 +137,9 @@ def _first_line(rest: bytes) -> bytes:
 
 def _move(part: Path, path: Path) -> None:
     """In its place, for good: also the folder's entry is on the disk."""
+    crash_points.reach("before placing a snapshot")
     part.replace(path)
+    crash_points.reach("after placing a snapshot")
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -195,7 +197,7 @@ async def reading(path: Path) -> AsyncIterator[Snapshot]:
 def refuse_other_schema(head: Head, path: Path) -> None:
     """Rows are read as they were written, so both ends must have the same tables."""
     ours = tuple((m.number, m.name, m.checksum) for m in migrate.sources())
-    if head.schema == ours:
+    if migrate.is_same_schema(head.schema, ours):
         return
     if head.schema and head.schema[-1][0] > ours[-1][0]:
         raise StoreNewer(

@@ -128,7 +128,7 @@ def _is_asked(path: Path) -> bool:
 
 
 def open_folder(path: str | Path | None, store_url: str) -> SnapshotFolder | None:
-    """The folder named here or by SHIFTWORK_SNAPSHOTS, or the one beside a SQLite file; else none."""
+    """The folder named here or by SHIFTWORK_SNAPSHOTS, or the one next to a SQLite file; else none."""
     chosen = path or os.environ.get(VARIABLE) or None
     if chosen is not None:
         return SnapshotFolder(Path(chosen).absolute())

@@ -14,7 +14,7 @@ from shiftwork.model.errors import InputError, StoreNotEmpty, StoreUnavailable, 
 from shiftwork.snapshots.batches import Batch, BatchSize, Row, Schema, in_thread, pack
 from shiftwork.store import migrate
 from shiftwork.store.catalogue import SHARED_TABLES, Table, tables
-from shiftwork.store.sqlite import translate
+from shiftwork.store.sqlite_tx import translate
 
 BUSY_MS = 10_000
 
@@ -73,7 +73,7 @@ def _begin_reading(connection: apsw.Connection) -> SqliteEnd:
     if not list(connection.execute("select 1 from sqlite_schema where name = 'migrations'")):
         raise StoreUnsuitable("the file holds no queue", hint="Check the path.")
     schema = tuple(connection.execute("select number, name, checksum from migrations order by number"))
-    migrate.refuse_unmigrated(migrate.missing("sqlite", schema))
+    migrate.refuse_other("sqlite", schema)
     return SqliteEnd(connection, schema)
 
 

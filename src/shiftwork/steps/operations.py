@@ -15,6 +15,7 @@ from shiftwork.engine import read
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import lock_claim, lock_live, refusal
 from shiftwork.engine.leases import STARTABLE, Beat, emit_for_claim, heartbeat
+from shiftwork.engine.reports import check_usage
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import check
 from shiftwork.model.errors import InputError, ShiftworkError, TooLarge
@@ -64,7 +65,7 @@ async def complete_step(
 ) -> Step:
     assert usage is None or isinstance(usage, Usage)
     claim = await call.token(token)
-    done = await call.run(complete, claim, name, await _kept(call, result), NO_USAGE if usage is None else usage)
+    done = await call.run(complete, claim, name, await _kept(call, result), check_usage(usage) or NO_USAGE)
     return await _whole(call, done.unwrap())
 
 
@@ -264,7 +265,7 @@ def _blank(token: Token, name: str, place: int, now: float) -> dict[str, Any]:
 
 def _added(kept: Row | None, usage: Usage) -> dict[str, int]:
     """What the step has cost in all, in this attempt and before."""
-    used = {"cost": micros(usage.cost_usd), "tokens_in": usage.tokens_in, "tokens_out": usage.tokens_out}
+    used = {"cost": micros(usage.cost_usd or 0), "tokens_in": usage.tokens_in, "tokens_out": usage.tokens_out}
     return {name: amount + (int(kept[name]) if kept is not None else 0) for name, amount in used.items()}
 
 

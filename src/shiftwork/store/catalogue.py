@@ -14,8 +14,9 @@ import apsw
 from shiftwork.store import migrate
 from shiftwork.store.statements import Column, only
 
-OF_THE_STORE = frozenset({"migrations", "duties"})
-"""Tables that report one database and not of its queue: how it was made, and when its housekeeping ran."""
+OF_THE_STORE = frozenset({"migrations", "duties", "routes"})
+"""Tables that report one database and not of its queue: how it was made, when its housekeeping ran, and
+which workspaces have moved."""
 
 DERIVED = "search_"
 """How the names of tables begin that are made again from the others, and are part of no copy."""

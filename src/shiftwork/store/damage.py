@@ -12,7 +12,7 @@ import apsw
 import msgspec
 
 from shiftwork.store.catalogue import Table, tables
-from shiftwork.store.sqlite import translate
+from shiftwork.store.sqlite_tx import translate
 
 SECONDS = 5.0
 """For the pages, and again for the rows: a large file is looked at in part."""

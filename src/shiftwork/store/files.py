@@ -110,7 +110,7 @@ class WriterLock:
             self._reported[news] -= 1
 
     def told_by_others(self, news: News) -> int:
-        """How often others have told, since the file was made."""
+        """How many announcements others have made since the file was created."""
         return self._count(news) - self._reported[news]
 
     def _count(self, news: News) -> int:
@@ -144,7 +144,7 @@ def _open_turn(path: Path, rights: int) -> int:
 
 
 def make_private(path: Path) -> None:
-    """An empty file for its owner alone, unless there is one: SQLite gives the files beside it the same rights."""
+    """An empty file for its owner alone, unless there is one: SQLite gives the files next to it the same rights."""
     with suppress(OSError):  # anyone who opens it says what is wrong
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 

@@ -24,10 +24,12 @@ JUMP_SEC = 1.0
 MAX_STALLS = 1000
 
 
+_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def passed() -> float:
     """Seconds, those included in which the machine was suspended, where the system counts them."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
+    return time.clock_gettime(_CLOCK)
 
 
 class StallDetector:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from shiftwork.model.errors import InputError, StoreUnsuitable
 from shiftwork.model.silence import Stall
+from shiftwork.store.migrate import Allowed
 from shiftwork.store.store import Clock, Store
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ async def open_store(
     url: str,
     *,
     clock: Clock | None = None,
-    migrate_schema: bool = True,
+    migrate_schema: Allowed = True,
     pool_size: int = 10,
     patience: float = 10.0,
 ) -> Store:

@@ -14,8 +14,7 @@ import math
 import random
 import secrets
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -34,12 +33,15 @@ from shiftwork.model.errors import (
     StoreUnsuitable,
 )
 from shiftwork.model.silence import Stall
-from shiftwork.store import deadline, postgres_growth, postgres_joining, postgres_sessions
+from shiftwork.store import crash_points, deadline, postgres_growth, postgres_joining, postgres_sessions
 from shiftwork.store.hearing import StallDetector, passed
+from shiftwork.store.migrate import Allowed
 from shiftwork.store.postgres_clock import DatabaseClock
-from shiftwork.store.postgres_errors import AGAIN, LOST, says, translate
+from shiftwork.store.postgres_connecting import open_connection
+from shiftwork.store.postgres_errors import AGAIN, LOST, PAUSED, says, translate
 from shiftwork.store.postgres_growth import TableGrowth, tell_planner
-from shiftwork.store.postgres_opening import CONNECT_SEC, SET_LOCAL, connect, split_url
+from shiftwork.store.postgres_opening import SET_LOCAL, connect, split_url
+from shiftwork.store.postgres_pool import Connections, give_up, roll_back
 from shiftwork.store.postgres_schema import PUBLIC, channels
 from shiftwork.store.postgres_sessions import SilentSessions, Waits, session_name
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
@@ -70,19 +72,18 @@ MAX_NOTIFIED = 200
 
 UNKNOWN = "It is not known whether this was done; read the task before you try again."
 DEADLOCK_TRIES = 5
-ROLLBACK_SEC = 2.0
 RECONNECT_SEC = 10.0
 """How long a verb that has not reached its commit is tried again while the server restarts or fails over."""
 
 RESTED_SEC = 10.0
-"""After this long without an answer a connection is asked first: a network may have dropped it and told no one."""
+"""After this long without an answer a connection is asked first: a network may have dropped it silently."""
 
 ANSWER_SEC = 5.0
 """What needs no lock and no disk is answered within this time, or never."""
 
 BEGIN = "begin"
 BEGIN_READING = "begin isolation level repeatable read read only"
-"""Everything a reader is told comes from one moment."""
+"""Everything a reader sees comes from one moment."""
 
 CLOCK_EVERY_SEC = 10.0
 
@@ -114,9 +115,8 @@ class PostgresStore:
         self.operation_max_sec = 30.0
         self.refusal: ShiftworkError | None = None
         self.dsn = dsn
-        self._pool = pool
-        self._in_use: set[Any] = set()
-        self._listen_dsn = listen_dsn
+        self._connections = Connections(pool)
+        self.direct_dsn = listen_dsn
         self._behind_pooler = behind_pooler
         self._each_time = SET_LOCAL if behind_pooler else ""
         self._database_clock = DatabaseClock()
@@ -141,7 +141,7 @@ class PostgresStore:
 
     @classmethod
     async def open(
-        cls, url: str, *, clock: Clock | None = None, pool_size: int = 10, migrate_schema: bool = True
+        cls, url: str, *, clock: Clock | None = None, pool_size: int = 10, migrate_schema: Allowed = True
     ) -> PostgresStore:
         """Connect, check the server and bring the schema up to date."""
         dsn, options = split_url(url)
@@ -225,7 +225,7 @@ class PostgresStore:
                 if deadlocks >= DEADLOCK_TRIES:
                     raise StoreLocked(f"PostgreSQL: {says(error)}", hint="Try again.") from error
                 await asyncio.sleep(random.uniform(0, 0.01 * 2**deadlocks))
-            except LOST as error:
+            except PAUSED as error:
                 gone_since = gone_since or time.monotonic()
                 if self._closed or time.monotonic() - gone_since > RECONNECT_SEC:
                     self._away_since = self._away_since or self.now()
@@ -238,47 +238,60 @@ class PostgresStore:
         raise asyncio.CancelledError
 
     async def _run_once(self, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
-        async with self._connection() as connection:
-            tx = PostgresTx(connection, self._clock(), begin, self._each_time, self.schema)
-            try:
-                result = await verb(tx)
-                if tx.begun or self._each_time:
-                    await tx.go_on()
-                if tx.begun and tx.added.total() >= postgres_growth.LARGE:
-                    await tell_planner(connection, tx.added, self.schema)
-            except BaseException as error:
-                ours = isinstance(error, asyncpg.InterfaceError) and not connection.is_closed()
-                if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-                    await self._leave_standby(connection)
-                else:
-                    await _roll_back(connection, tx)
-                if ours:  # the driver was called wrongly: to try again would look like an outage
-                    raise StoreError(f"driver: {says(error)}") from error
-                raise
-            # From here on running out of time must not be told as "nothing was changed".
-            left = max(0.01, (limit.when() or math.inf) - asyncio.get_running_loop().time())
-            limit.reschedule(None)
-            announced = False
-            try:
-                announced = await self._commit(connection, tx, left)
-            except asyncpg.ReadOnlySQLTransactionError:
+        connection = await self._borrow()
+        clean = False
+        try:
+            result = await self._run_on(connection, verb, begin, limit)
+            clean = True
+        finally:
+            await self._connections.give_back(connection, clean=clean)
+        return result
+
+    async def _run_on(self, connection: Any, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
+        tx = PostgresTx(connection, self._clock(), begin, self._each_time, self.schema)
+        try:
+            result = await verb(tx)
+            is_large = tx.rows_added >= postgres_growth.LARGE
+            if tx.begun or self._each_time or is_large:
+                await tx.go_on()
+            if is_large:
+                await tell_planner(connection, tx.added, self.schema)
+        except BaseException as error:
+            ours = isinstance(error, asyncpg.InterfaceError) and not connection.is_closed()
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                 await self._leave_standby(connection)
-                raise  # nothing was done there
-            except LOST as error:
-                self._doubted_at = passed()
-                _give_up(connection)
-                # The server may have committed: trying again could do it twice, so the caller must look.
-                what = f"the connection broke during the commit: {says(error)}"
-                raise StoreUnavailable(what, hint=UNKNOWN) from error
-            except asyncio.CancelledError:
-                _give_up(connection)  # it may still be in its transaction, and the next verb would be in it, too
-                raise
-            finally:
-                # Also where the caller has gone or no one knows what came of it: to look in vain is harmless.
-                if tx.wakes or tx.ended:
-                    self._announce(tx, announced=announced)
-            connection.record_answer()
-            self._note_return()
+            else:
+                await roll_back(connection, tx)
+            if ours:  # the driver was called wrongly: to try again would look like an outage
+                raise StoreError(f"driver: {says(error)}") from error
+            raise
+        # From here on running out of time must not be reported as "nothing was changed".
+        left = max(0.01, (limit.when() or math.inf) - asyncio.get_running_loop().time())
+        limit.reschedule(None)
+        announced = False
+        try:
+            crash_points.reach("before commit")
+            announced = await self._commit(connection, tx, left)
+            crash_points.reach("after commit")
+        except asyncpg.ReadOnlySQLTransactionError:
+            await self._leave_standby(connection)
+            raise  # nothing was done there
+        except LOST as error:
+            self._doubted_at = passed()
+            give_up(connection)
+            # The server may have committed: trying again could do it twice, so the caller must look.
+            what = f"the connection broke during the commit: {says(error)}"
+            raise StoreUnavailable(what, hint=UNKNOWN) from error
+        except asyncio.CancelledError:
+            give_up(connection)  # it may still be in its transaction, and the next verb would be in it, too
+            raise
+        finally:
+            # Also where the caller has gone or no one knows what came of it: to look in vain is harmless.
+            if tx.wakes or tx.ended:
+                self._announce(tx, announced=announced)
+        connection.record_answer()
+        self._note_return()
+        if tx.added:
             self._note_growth(tx.added)
         return result
 
@@ -288,7 +301,7 @@ class PostgresStore:
             self.stall_detector.forgive(Stall(self._away_since, self.now(), "the database was away"))
             self._away_since = None
 
-    def _note_growth(self, added: Counter[str]) -> None:
+    def _note_growth(self, added: Mapping[str, int]) -> None:
         if self._growth.record(added) and (self._reporting is None or self._reporting.done()):
             self._reporting = asyncio.create_task(self._tell_planner())
 
@@ -298,29 +311,37 @@ class PostgresStore:
             try:
                 async with self._connection() as connection, connection.transaction():
                     grown = await tell_planner(connection, added, self.schema)
-                self._growth.record(Counter({table: added[table] for table in grown}))  # to see whether it is known now
+                self._growth.record({table: added[table] for table in grown})  # to see whether it is known now
             except (asyncpg.PostgresError, *LOST) as error:
                 log.info("could not update the planner's statistics: %s", error)
             await asyncio.sleep(postgres_growth.LOOK_EVERY_SEC)
 
     async def _leave_standby(self, connection: Any) -> None:
         """Whatever connection is made next may lead to the new primary; this one never will, nor its neighbours."""
-        _give_up(connection)
-        await self._pool.expire_connections()
+        give_up(connection)
+        await self._connections.replace_all()
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
+        connection = await self._borrow()
+        clean = False
+        try:
+            yield connection
+            clean = True
+        finally:
+            await self._connections.give_back(connection, clean=clean)
+
+    async def _borrow(self) -> Any:
         """One of the pool's that was answered lately, or is now."""
-        async with self._pool.acquire() as connection:
-            # Behind a pooler the answer would wait for a session, and say nothing about the network.
-            trusted = connection.has_answered_since(max(passed() - RESTED_SEC, self._doubted_at))
-            if not trusted and not self._behind_pooler:
-                await self._ask(connection)
-            self._in_use.add(connection)
+        connection = await self._connections.borrow()
+        # Behind a pooler the answer would wait for a session, and say nothing about the network.
+        if not self._behind_pooler and not connection.has_answered_since(max(passed() - RESTED_SEC, self._doubted_at)):
             try:
-                yield connection
-            finally:
-                self._in_use.discard(connection)
+                await self._ask(connection)
+            except BaseException:
+                await self._connections.give_back(connection, clean=False)
+                raise
+        return connection
 
     async def _ask(self, connection: Any) -> None:
         """Find out before anything is begun whether the server still hears us; if not, no connection is trusted."""
@@ -328,10 +349,10 @@ class PostgresStore:
         try:
             await connection.execute("select 1", timeout=ANSWER_SEC)
         except BaseException as error:
-            _give_up(connection)
+            give_up(connection)
             if isinstance(error, LOST) and self._expired_at < asked_at:
                 self._expired_at = passed()
-                await self._pool.expire_connections()
+                await self._connections.replace_all()
             raise
         connection.record_answer()
 
@@ -381,7 +402,7 @@ class PostgresStore:
             return
         self._closed = True
         last = [self._notifier] if self._notifier else []
-        if last:  # a program that submits and ends has told no one yet
+        if last:  # a program that submits and exits has not notified others yet
             await asyncio.wait(last, timeout=LAST_NOTICE_SEC)
         tasks = [*self._background, *last, *([self._reporting] if self._reporting else [])]
         for task in tasks:
@@ -390,9 +411,9 @@ class PostgresStore:
         if self._messenger is not None:
             self._messenger.terminate()
         try:
-            await asyncio.wait_for(self._pool.close(), 5)
+            await asyncio.wait_for(self._connections.close(), 5)
         except (TimeoutError, OSError, asyncpg.PostgresError):
-            self._pool.terminate()
+            self._connections.terminate()
 
     async def _measure_clock(self) -> None:
         async with self._connection() as connection:
@@ -412,17 +433,19 @@ class PostgresStore:
             if passed() - began > 1.5 * postgres_sessions.LOOK_EVERY_SEC:
                 silence = SilentSessions()  # it was this process that stood still, and its own sessions look silent
             try:
+                await self._connections.return_spare()
                 async with self._aside() as connection:
                     await silence.end(connection)
-                    if self._in_use and not self._behind_pooler:  # which gives sessions numbers of its own
-                        await waits.tell(connection, [used.get_server_pid() for used in self._in_use])
+                    in_use = self._connections.in_use
+                    if in_use and not self._behind_pooler:  # which gives sessions numbers of its own
+                        await waits.tell(connection, [used.get_server_pid() for used in in_use])
             except (asyncpg.PostgresError, *LOST) as error:
                 log.info("could not check for silent sessions: %s", error)
 
     @asynccontextmanager
     async def _aside(self) -> AsyncIterator[Any]:
-        """A connection beside the pool's, all of which may wait for a lock; behind a pooler it is one of those."""
-        if self._listen_dsn is None or self._closed:
+        """A connection outside the pool, which may be waiting for locks; behind a pooler it is one of those."""
+        if self.direct_dsn is None or self._closed:
             async with self._connection() as connection:
                 yield connection
             return
@@ -430,8 +453,8 @@ class PostgresStore:
             if self._messenger is None or self._messenger.is_closed():
                 # A notice need not wait for the disk, as other commits do: to lose one costs a poll.
                 settings = {"synchronous_commit": "off", **self._session}
-                self._messenger = await asyncpg.connect(
-                    self._listen_dsn, timeout=CONNECT_SEC, command_timeout=ANSWER_SEC, server_settings=settings
+                self._messenger = await open_connection(
+                    self.direct_dsn, command_timeout=ANSWER_SEC, server_settings=settings
                 )
             try:
                 yield self._messenger
@@ -447,7 +470,7 @@ class PostgresStore:
         return f"; set local synchronous_commit = off; {self._notify(tx.wakes, tx.told_ends)}"
 
     def _announce(self, tx: PostgresTx, *, announced: bool) -> None:
-        """Tell who waits in this process; others are told now or, if it was quiet no longer, with the next notice."""
+        """Wake waiters in this process; notify others now or, soon after an earlier notice, with the next one."""
         if tx.wakes:
             self.wakes.announce(frozenset(tx.wakes))
         if tx.ended:
@@ -476,7 +499,7 @@ class PostgresStore:
         return f"{self._instance}:{names}"
 
     async def _notify_others(self, after_sec: float) -> None:
-        """Tell of what came within a few milliseconds after a notice, folded."""
+        """Notify others of what came within a few milliseconds after a notice, as one."""
         await asyncio.sleep(after_sec)
         tries = 0
         while self._to_notify or self._ends_to_notify:
@@ -500,7 +523,7 @@ class PostgresStore:
 
     @property
     def hears_endings(self) -> bool:
-        return self._listen_dsn is not None
+        return self.direct_dsn is not None
 
     def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
         return self._announced(self._ends_channel, self.ends, str)
@@ -509,7 +532,7 @@ class PostgresStore:
     async def _announced(
         self, channel: str, wakes: LocalWakes[Item], kind: Callable[[str], Item]
     ) -> AsyncIterator[AsyncIterator[frozenset[Item]]]:
-        listener = asyncio.create_task(self._listen(channel, wakes, kind)) if self._listen_dsn else None
+        listener = asyncio.create_task(self._listen(channel, wakes, kind)) if self.direct_dsn else None
         try:
             async with wakes.subscribe() as stream:
                 yield stream
@@ -521,6 +544,7 @@ class PostgresStore:
     async def _listen(self, channel: str, wakes: LocalWakes[Item], kind: Callable[[str], Item]) -> None:
         """Keep one direct connection listening; after each reconnect look at all lanes, since wakes were missed."""
         logged, pause = False, LISTEN_AGAIN_SEC
+        assert self.direct_dsn is not None
 
         def heard(_connection: Any, _pid: int, _channel: str, payload: object) -> None:
             sender, _, named = str(payload).partition(":")
@@ -531,11 +555,8 @@ class PostgresStore:
             lost = asyncio.Event()
             why: object = "the connection has ended"
             try:
-                connection = await asyncpg.connect(
-                    self._listen_dsn,
-                    timeout=CONNECT_SEC,
-                    command_timeout=ANSWER_SEC,
-                    server_settings=self._session,
+                connection = await open_connection(
+                    self.direct_dsn, command_timeout=ANSWER_SEC, server_settings=self._session
                 )
                 try:
                     connection.add_termination_listener(functools.partial(_note_loss, lost))
@@ -574,21 +595,3 @@ async def _until_lost(connection: Any, lost: asyncio.Event) -> None:
                 await lost.wait()
         except TimeoutError:
             await connection.execute("select 1")
-
-
-async def _roll_back(connection: Any, tx: PostgresTx) -> None:
-    """End the transaction; a server that does not even answer that has lost the connection."""
-    if not tx.begun:
-        return
-    try:
-        async with asyncio.timeout(ROLLBACK_SEC):
-            await connection.execute("rollback")
-    except (asyncpg.PostgresError, asyncio.CancelledError, *LOST):
-        # A cancellation is how early Pythons 3.11 tell a timeout inside another one; anyone who called us raises on.
-        _give_up(connection)
-
-
-def _give_up(connection: Any) -> None:
-    """Without it the pool would wait until the driver has heard from the server, or never will."""
-    with suppress(asyncpg.InterfaceError):  # it broke, and the pool has it back already
-        connection.terminate()

@@ -17,6 +17,8 @@ from shiftwork.model.errors import (
     StoreReadOnly,
     StoreUnavailable,
     StoreUnsuitable,
+    WorkspaceMoved,
+    WorkspaceMoving,
 )
 
 AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -32,9 +34,14 @@ LOST = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.ReadOnlySQLTransactionError,  # a demoted primary: look for the new one
 )
+PAUSED = (*LOST, asyncpg.ObjectInUseError)
+"""What passes by itself: a database that is away, a workspace whose writes wait while it is moved."""
+
 _ERRORS: tuple[tuple[type[BaseException], type[ShiftworkError]], ...] = (
     (asyncpg.ReadOnlySQLTransactionError, StoreReadOnly),
     (asyncpg.InsufficientPrivilegeError, StoreReadOnly),
+    (asyncpg.ObjectInUseError, WorkspaceMoving),
+    (asyncpg.ObjectNotInPrerequisiteStateError, WorkspaceMoved),
     (asyncpg.DiskFullError, StoreFull),
     (asyncpg.LockNotAvailableError, StoreLocked),
     (asyncpg.QueryCanceledError, OperationTimeout),

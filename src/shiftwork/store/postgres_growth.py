@@ -9,7 +9,6 @@ So anyone who adds many rows looks, and analyses what has outgrown its statistic
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ LARGE = 500
 """Rows from which a transaction looks before it commits: anyone who sees them then has new plans."""
 
 SOME = 200
-"""Rows of this process's transactions after which it looks, beside them."""
+"""Rows of this process's transactions after which it checks, outside of them."""
 
 LOOK_EVERY_SEC = 1.0
 
@@ -43,19 +42,18 @@ class TableGrowth:
 
     def __init__(self) -> None:
         self._rows = 0
-        self._largest: Counter[str] = Counter()
+        self._largest: dict[str, int] = {}
 
-    def record(self, added: Counter[str]) -> bool:
+    def record(self, added: Mapping[str, int]) -> bool:
         """Whether it is worth a look by now."""
-        if not added:
-            return False
-        self._rows += added.total()
-        self._largest |= added
+        for table, rows in added.items():
+            self._rows += rows
+            self._largest[table] = max(rows, self._largest.get(table, 0))
         return self._rows >= SOME
 
-    def take(self) -> Counter[str]:
+    def take(self) -> dict[str, int]:
         """By table, the most rows that one transaction has added; counting begins anew."""
-        largest, self._largest, self._rows = self._largest, Counter(), 0
+        largest, self._largest, self._rows = self._largest, {}, 0
         return largest
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from shiftwork.model.errors import InputError, StoreReadOnly, StoreUnsuitable
-from shiftwork.store import migrate
-from shiftwork.store.postgres_schema import PUBLIC, check_schema, lock_name, migration_text, quoted
+from shiftwork.model.errors import InputError, StoreUnsuitable
+from shiftwork.store import migrate, postgres_migrating
+from shiftwork.store.postgres_connecting import CONNECT_SEC, open_connection
+from shiftwork.store.postgres_errors import translate
+from shiftwork.store.postgres_migrating import done
+from shiftwork.store.postgres_schema import PUBLIC, check_schema
 from shiftwork.store.postgres_sessions import Session, session_name
-from shiftwork.store.postgres_tx import ADVISORY_LOCK
 
 OLDEST_SERVER = 14
-MIGRATION_LOCK = "migrate"
-CONNECT_SEC = 10.0
 ADDRESS = "Write postgresql://user@host:port/database."
 SESSION = {
     "jit": "off",
@@ -25,12 +25,14 @@ SESSION = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "max_parallel_workers_per_gather": "0",
     "plan_cache_mode": "force_generic_plan",
     "idle_in_transaction_session_timeout": "10s",
 }
 """Our statements reach few rows by index. Without statistics, right after a bulk load, the planner would rather read
 the whole table for a batch of 500; and it would plan each batch anew, since it sees how long it is (0.3 ms a claim). A
-process that is stopped in the middle must not hold its locks forever: the whole fleet may wait for them."""
+plan that knows no values takes a task for one in 200: with a million tasks it would start processes to read three rows
+(10 ms). A process that is stopped in the middle must not hold its locks forever: the whole fleet may wait for them."""
 
 SET_LOCAL = "".join(f"; set local {name} = '{value}'" for name, value in SESSION.items())
 """The same for one transaction: a pooler hands the connection on. It costs 0.15 ms each time, so only there."""
@@ -64,7 +66,7 @@ def split_url(url: str) -> tuple[str, dict[str, str]]:
 
 
 async def connect(
-    dsn: str, *, pool_size: int, behind_pooler: bool, allowed: bool, schema: str | None = None
+    dsn: str, *, pool_size: int, behind_pooler: bool, allowed: migrate.Allowed, schema: str | None = None
 ) -> tuple[Any, str]:
     """A pool whose database has the queue's tables, and the schema they are in."""
     try:
@@ -73,7 +75,7 @@ async def connect(
                 dsn,
                 min_size=1,
                 max_size=pool_size,
-                timeout=CONNECT_SEC,
+                connect=cast(Any, open_connection),
                 command_timeout=30,
                 statement_cache_size=0 if behind_pooler else 512,
                 server_settings=session_name(dsn, schema or PUBLIC) | ({} if behind_pooler else SESSION),
@@ -86,9 +88,11 @@ async def connect(
     except (ValueError, OverflowError) as error:  # a port that is not a number, or above 65535
         raise InputError(f"the address cannot be used: {error}", where="url", hint=ADDRESS) from error
     try:
-        home, is_current = await _look(pool, schema)
-        if not is_current:
-            await _migrate(dsn, home, behind_pooler=behind_pooler, allowed=allowed)
+        home, needed = await _look(pool, schema, contract=allowed == "contract")
+        if needed:
+            if not allowed:
+                migrate.refuse_unmigrated(needed)
+            await postgres_migrating.run(dsn, home, behind_pooler=behind_pooler, contract=allowed == "contract")
     except BaseException:
         pool.terminate()
         raise
@@ -118,48 +122,8 @@ def _uuid_from_bytes(raw: bytes) -> str:
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
-async def _migrate(dsn: str, schema: str, *, behind_pooler: bool, allowed: bool) -> None:
-    """On a connection of its own: a migration may take longer than a verb may."""
-    kept = 0 if behind_pooler else 100
-    name = {"application_name": "shiftwork migrate"}
-    connection = await asyncpg.connect(dsn, timeout=CONNECT_SEC, statement_cache_size=kept, server_settings=name)
-    try:
-        async with connection.transaction():
-            if not allowed:
-                migrate.refuse_unmigrated(migrate.missing("postgres", await done(connection, schema)))
-            await connection.execute(ADVISORY_LOCK, lock_name(schema, MIGRATION_LOCK))
-            await _create_schema(connection, schema)
-            await connection.execute(f"set local search_path = {quoted(schema)}")  # what is created is created there
-            await connection.execute(migrate.LEDGER)
-            for migration in migrate.missing("postgres", await done(connection, schema)):
-                await connection.execute(migration_text(migration.text, schema))
-                await connection.execute(
-                    "insert into migrations values ($1, $2, $3)",
-                    migration.number,
-                    migration.name,
-                    migration.checksum,
-                )
-    except asyncpg.DuplicateTableError as error:
-        raise _taken(schema, str(error)) from error
-    finally:
-        await connection.close()
-
-
-async def _create_schema(connection: Any, schema: str) -> None:
-    if await connection.fetchval("select to_regnamespace($1)", quoted(schema)) is not None:
-        return
-    try:
-        await connection.execute(f"create schema {quoted(schema)}")
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise StoreReadOnly(
-            f"there is no schema {schema!r}, and this role may not create it",
-            where="url",
-            hint=f"Have its owner run: create schema {schema} authorization <role>",
-        ) from error
-
-
-async def _look(pool: Any, named: str | None) -> tuple[str, bool]:
-    """The schema of the queue, and whether it is up to date.
+async def _look(pool: Any, named: str | None, *, contract: bool) -> tuple[str, list[migrate.Migration]]:
+    """The schema of the queue, and what it lacks.
 
     Nothing is written, so that a role that may not create tables can open a migrated queue.
     """
@@ -168,7 +132,7 @@ async def _look(pool: Any, named: str | None) -> tuple[str, bool]:
         if version.major < OLDEST_SERVER:
             raise StoreUnsuitable(f"PostgreSQL {version.major} is too old")
         schema = named or await default_schema(connection)
-        return schema, not migrate.missing("postgres", await done(connection, schema))
+        return schema, migrate.missing("postgres", await done(connection, schema), contract=contract)
 
 
 async def default_schema(connection: Any) -> str:
@@ -183,21 +147,15 @@ async def default_schema(connection: Any) -> str:
     return found
 
 
-async def done(connection: Any, schema: str) -> list[tuple[int, str, str]]:
-    """The migrations a database has had in this schema."""
-    ledger = f"{quoted(schema)}.migrations"
-    if await connection.fetchval("select to_regclass($1)", ledger) is None:
-        return []
+async def read_done(url: str) -> tuple[str, list[tuple[int, str, str]]]:
+    """The schema of the queue that an address names, and the migrations it has had."""
+    dsn, options = split_url(url)
     try:
-        rows = await connection.fetch(f"select number, name, checksum from {ledger} order by number")  # noqa: S608  # a checked name
-    except asyncpg.UndefinedColumnError as error:
-        raise _taken(schema, "it has a table `migrations`") from error
-    return [tuple(row) for row in rows]
-
-
-def _taken(schema: str, what: str) -> StoreUnsuitable:
-    return StoreUnsuitable(
-        f"the schema {schema!r} holds tables of another program: {what}",
-        where="url",
-        hint="Give the queue a schema of its own: add ?schema=shiftwork to the address.",
-    )
+        connection = await open_connection(dsn, statement_cache_size=0)
+        try:
+            schema = options.get("schema") or await default_schema(connection)
+            return schema, await done(connection, schema)
+        finally:
+            connection.terminate()
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise translate(error) from error

@@ -22,6 +22,9 @@ _USED = re.compile(r"\b(from|join|into|update|using) (\w+)\b(?!\.)", re.IGNORECA
 PARTS = re.compile(r"(?:\bwith(?: recursive)?|,) (\w+)(?: ?\([^()]*\))? as (?:(?:not )?materialized )?\(")
 """Named parts of a statement; none is called like a table, or it would be taken for it."""
 
+EVENT_NUMBERS = "events_seq_seq"
+"""The sequence of an identity column, as PostgreSQL names it."""
+
 _AS_CLASS = re.compile(r"'(\w+)'::regclass")
 _OWN_SCHEMA = re.compile(r"\bcreate schema factory\s*;")
 _IN_OWN_SCHEMA = re.compile(r"\bfactory\.(\w+)")
@@ -45,7 +48,7 @@ def quoted(schema: str) -> str:
 
 
 def channels(schema: str) -> tuple[str, str]:
-    """Where a queue tells of ready work and of ended tasks: a database has one set of channels for all its schemas."""
+    """The channels for ready work and ended tasks: a database has one set of channels for all its schemas."""
     return ("task_ready", "task_ended") if schema == PUBLIC else (f"task_ready_{schema}", f"task_ended_{schema}")
 
 
@@ -73,9 +76,9 @@ def qualify(text: str, schema: str) -> str:
 
 @cache
 def relations() -> frozenset[str]:
-    """The tables and views of a queue by name, as the migrations create them."""
+    """The tables, views and sequences of a queue that statements name, as the migrations create them."""
     texts = [migrate.LEDGER, *(migration.text for migration in migrate.migrations("postgres"))]
-    return frozenset(name for text in texts for name in _CREATED.findall(text))
+    return frozenset({EVENT_NUMBERS, *(name for text in texts for name in _CREATED.findall(text))})
 
 
 def migration_text(text: str, schema: str) -> str:

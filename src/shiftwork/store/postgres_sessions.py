@@ -113,7 +113,7 @@ class SilentSessions:
 
 
 class Waits:
-    """Tells of calls that wait for someone's lock, once each."""
+    """Logs calls that wait for a lock, once each."""
 
     def __init__(self) -> None:
         self._reported: set[tuple[Any, ...]] = set()

@@ -14,11 +14,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,22 +25,21 @@ import msgspec
 
 from shiftwork.model.errors import (
     BadText,
-    InputError,
     OperationTimeout,
     ShiftworkError,
     StoreClosed,
     StoreDamaged,
     StoreError,
     StoreFull,
-    StoreLocked,
     StoreReadOnly,
     StoreUnavailable,
     StoreUnsuitable,
 )
-from shiftwork.store import deadline, files, migrate, sqlite_joining, statements
+from shiftwork.store import crash_points, deadline, files, migrate, sqlite_joining
 from shiftwork.store.hearing import StallDetector
 from shiftwork.store.sqlite_job import UNKNOWN, Job
-from shiftwork.store.store import Clock, Row, Verb
+from shiftwork.store.sqlite_tx import SqliteTx, translate
+from shiftwork.store.store import Clock, Verb
 from shiftwork.store.wakes import LocalWakes
 
 T = TypeVar("T")
@@ -50,9 +47,6 @@ Item = TypeVar("Item")
 
 GROUP = 256
 """Verbs to one commit. Larger groups gain nothing and make the first caller wait."""
-
-AT_ONCE = 32
-"""Rows in one insert: a step of the engine for each row takes half as long again (12 against 7.6 us a task)."""
 
 READERS = 2
 OLDEST_ENGINE = (3, 51, 3)
@@ -63,92 +57,6 @@ FOREIGN_POLL_SEC = 0.02
 
 TOLD_POLL_SEC = 1.0
 """The same where it does."""
-
-_ERRORS: tuple[tuple[type[apsw.Error], type[StoreError]], ...] = (
-    (apsw.FullError, StoreFull),
-    (apsw.ReadOnlyError, StoreReadOnly),
-    (apsw.BusyError, StoreLocked),
-    (apsw.LockedError, StoreLocked),
-    (apsw.NotADBError, StoreDamaged),
-    (apsw.CorruptError, StoreDamaged),
-    (apsw.PermissionsError, StoreReadOnly),
-    (apsw.CantOpenError, StoreUnavailable),
-    (apsw.IOError, StoreUnavailable),
-)
-_ENCODE = msgspec.json.Encoder().encode
-
-
-def translate(error: apsw.Error | UnicodeDecodeError, where: str | None = None) -> StoreError:
-    """The queue's own error for what the engine said, or for text of a row that its driver cannot read."""
-    if isinstance(error, UnicodeDecodeError):
-        return StoreDamaged(f"a row holds text that is not UTF-8: {error}", where=where)
-    for theirs, ours in _ERRORS:
-        if isinstance(error, theirs):
-            return ours(f"SQLite: {error}", where=where)
-    return StoreError(f"SQLite: {error}", where=where)
-
-
-class SqliteTx:
-    """A transaction on one connection; its coroutines never suspend."""
-
-    def __init__(self, connection: apsw.Connection, now: float) -> None:
-        self.now = now
-        self.wakes: set[int] = set()
-        self.ended: set[str] = set()
-        self.tells_end = False
-        self._connection = connection
-        self._statements = statements.load("sqlite")
-        self._names: dict[str, tuple[str, ...]] = {}
-
-    async def all(self, name: str, /, **parameters: Any) -> Sequence[Row]:
-        statement = self._statements[name]
-        for table in statement.tables:
-            parameters[table] = _ENCODE(parameters[table]).decode()
-        cursor = self._connection.cursor()
-        with _plain_values():
-            cursor.execute(statement.text, parameters)
-        try:
-            names = [column[0] for column in cursor.get_description()]
-        except apsw.ExecutionCompleteError:
-            return []
-        try:
-            return [dict(zip(names, row, strict=True)) for row in cursor]
-        except UnicodeDecodeError as error:
-            cursor.close(force=True)  # what it has not read to its end would keep this connection from writing
-            raise translate(error) from error
-
-    async def one(self, name: str, /, **parameters: Any) -> Row | None:
-        rows = await self.all(name, **parameters)
-        return rows[0] if rows else None
-
-    async def run(self, name: str, /, **parameters: Any) -> None:
-        await self.all(name, **parameters)
-
-    async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
-        statement, cursor = self._statements[name], self._connection.cursor()
-        whole = len(rows) - len(rows) % AT_ONCE
-        with _plain_values():
-            if whole:
-                many = (tuple(chain.from_iterable(rows[n : n + AT_ONCE])) for n in range(0, whole, AT_ONCE))
-                cursor.executemany(_several(statement.text, len(statement.columns), AT_ONCE), many)
-            if whole < len(rows):
-                cursor.executemany(statement.text, rows[whole:])
-
-    async def advisory_lock(self, name: str, /) -> None:
-        """One writer at a time is the rule here anyway."""
-
-    def wake(self, lane: int, /) -> None:
-        self.wakes.add(lane)
-
-    def announce_end(self, ended: str, /, *, to_others: bool = True) -> None:
-        self.ended.add(ended)
-        self.tells_end = self.tells_end or to_others
-
-
-@cache
-def _several(text: str, columns: int, rows: int) -> str:
-    marks = f"({', '.join('?' for _ in range(columns))})"
-    return text.replace(marks, ", ".join([marks] * rows))
 
 
 class SqliteStore:
@@ -179,7 +87,7 @@ class SqliteStore:
 
     @classmethod
     async def open(
-        cls, path: str, *, clock: Clock = time.time, patience: float = 10.0, migrate_schema: bool = True
+        cls, path: str, *, clock: Clock = time.time, patience: float = 10.0, migrate_schema: migrate.Allowed = True
     ) -> SqliteStore:
         """Open the file, making it and its schema where they do not exist."""
         file = None if path == ":memory:" else Path(path).absolute()  # noqa: ASYNC240  # asks for the current folder alone
@@ -286,7 +194,7 @@ class SqliteStore:
         self, news: files.News, wakes: LocalWakes[Item]
     ) -> AsyncIterator[AsyncIterator[frozenset[Item]]]:
         watcher = None
-        if self._turn is not None:  # from now on: what was told before is in sight of anyone who looks after this
+        if self._turn is not None:  # from now on: earlier announcements are visible to anyone who reads after this
             known = self._turn.told_by_others(news)
             watcher = asyncio.create_task(self._watch_other_processes(self._turn, news, known, wakes))
         try:
@@ -336,8 +244,8 @@ class SqliteStore:
         group: list[Job] | None = []
         try:
             while (group := self._next_group()) is not None:
-                self._run_group(group)
-                _deliver(group)
+                lanes, ended = self._run_group(group)
+                _deliver(group, functools.partial(self._announce, lanes, ended) if lanes or ended else None)
         except BaseException as error:  # noqa: BLE001  # a dead writer must fail its waiters, whatever killed it
             self._broken = error
             self._fail_waiters(group or [], error)
@@ -360,16 +268,19 @@ class SqliteStore:
             except queue.Empty:
                 return group
 
-    def _run_group(self, group: list[Job]) -> None:
+    def _run_group(self, group: list[Job]) -> tuple[frozenset[int], frozenset[str]]:
+        """Run the verbs, and return which lanes got work and what ended."""
         try:
             with self._turn or contextlib.nullcontext():
                 self._run_verbs(group)
-                lanes = frozenset(lane for job in group if job.error is None for lane in job.wakes)
-                ended = frozenset(end for job in group if job.error is None for end in job.ended)
+                done = [job for job in group if job.error is None]
+                lanes = frozenset(lane for job in done for lane in job.wakes)
+                ended = frozenset(end for job in done for end in job.ended)
                 if self._turn is not None:
                     if lanes:
+                        _reach("before announcing", done)
                         self._turn.tell("work")
-                    if any(job.tells_end for job in group if job.error is None):
+                    if any(job.tells_end for job in done):
                         self._turn.tell("ends")
         except ShiftworkError as error:
             for job in group:
@@ -378,8 +289,8 @@ class SqliteStore:
             for job in group:
                 job.error = StoreUnavailable(f"the writers' turn cannot be taken: {error}")
         else:
-            self._announce(group[0].loop, self.wakes, lanes)
-            self._announce(group[0].loop, self.ends, ended)
+            return lanes, ended
+        return frozenset(), frozenset()
 
     def _run_verbs(self, group: list[Job]) -> None:
         if not self._try_together(group):
@@ -408,7 +319,9 @@ class SqliteStore:
                 if job.error is not None:
                     connection.execute("rollback to verb")
                 connection.execute("release verb")
+            _reach("before commit", group)
             connection.execute("commit")
+            _reach("after commit", group)
         except apsw.Error:
             self._roll_back()
             return False
@@ -419,7 +332,9 @@ class SqliteStore:
             self._connection.execute("begin immediate")
             self._attempt(job)
             if job.error is None:
+                _reach("before commit", [job])
                 self._connection.execute("commit")
+                _reach("after commit", [job])
         except apsw.Error as error:
             job.error = translate(error)
         finally:
@@ -444,10 +359,11 @@ class SqliteStore:
         if self._connection.in_transaction:
             self._connection.execute("rollback")
 
-    def _announce(self, loop: asyncio.AbstractEventLoop, wakes: LocalWakes[Item], items: frozenset[Item]) -> None:
-        if items:
-            with contextlib.suppress(RuntimeError):  # a loop that has gone: the poll repairs it
-                loop.call_soon_threadsafe(wakes.announce, items)
+    def _announce(self, lanes: frozenset[int], ended: frozenset[str]) -> None:
+        if lanes:
+            self.wakes.announce(lanes)
+        if ended:
+            self.ends.announce(ended)
 
     def _fail_waiters(self, begun: list[Job], error: BaseException) -> None:
         for job in begun:
@@ -464,25 +380,27 @@ class SqliteStore:
         _deliver([*begun, *left])
 
 
-@contextlib.contextmanager
-def _plain_values() -> Iterator[None]:
-    """What the driver cannot write is the caller's mistake, not the store's."""
-    try:
-        yield
-    except UnicodeEncodeError:
-        raise BadText("text holds a lone surrogate") from None
-    except OverflowError as error:
-        raise InputError(f"a number is too large: {error}") from None
-
-
-def _deliver(group: list[Job]) -> None:
-    """Hand all answers over in one call per loop."""
-    for loop in {job.loop for job in group}:
+def _deliver(group: list[Job], announce: Callable[[], None] | None = None) -> None:
+    """Hand all answers over in one call per loop, and the news to the first: to wake a loop is what costs most."""
+    for loop in dict.fromkeys(job.loop for job in group):
         jobs = [job for job in group if job.loop is loop]
-        try:
-            loop.call_soon_threadsafe(lambda jobs=jobs: [job.deliver() for job in jobs])  # type: ignore[misc]  # mypy cannot type the default
-        except RuntimeError:
-            continue  # that loop has gone, and its callers with it
+        with contextlib.suppress(RuntimeError):  # that loop has gone, and its callers with it; the poll finds the work
+            loop.call_soon_threadsafe(_hand_over, jobs, announce)
+        announce = None
+
+
+def _reach(what: str, group: list[Job]) -> None:
+    """A crash point of each of these calls."""
+    if crash_points.is_armed():
+        for job in group:
+            job.context.copy().run(crash_points.reach, what)
+
+
+def _hand_over(jobs: list[Job], announce: Callable[[], None] | None) -> None:
+    if announce is not None:
+        announce()
+    for job in jobs:
+        job.deliver()
 
 
 def _run_through(verb: Callable[[Any], Any], tx: SqliteTx) -> Any:
@@ -503,7 +421,7 @@ def _run_through(verb: Callable[[Any], Any], tx: SqliteTx) -> Any:
     raise RuntimeError("a verb can only await its transaction")
 
 
-def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schema: bool) -> apsw.Connection:
+def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schema: migrate.Allowed) -> apsw.Connection:
     if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < OLDEST_ENGINE:
         raise StoreUnsuitable(f"SQLite {apsw.sqlite_lib_version()} can corrupt a file that several processes write")
     if file is not None:
@@ -563,24 +481,20 @@ def _prepare(connection: apsw.Connection) -> None:
     connection.pragma("cache_size", -65536)
 
 
-def _migrate(connection: apsw.Connection, *, allowed: bool) -> None:
+def _migrate(connection: apsw.Connection, *, allowed: migrate.Allowed) -> None:
     """Bring the schema up to date, one process at a time."""
-    if _is_current(connection):
+    contract = allowed == "contract"
+    if not migrate.missing("sqlite", _done(connection), contract=contract):
         return
     connection.execute("begin immediate")
     try:
         connection.execute(migrate.LEDGER)
-        done = list(connection.execute("select number, name, checksum from migrations order by number"))
-        needed = migrate.missing("sqlite", cast("list[tuple[int, str, str]]", done))
+        needed = migrate.missing("sqlite", _done(connection), contract=contract)
         if not allowed:
             migrate.refuse_unmigrated(needed)
         for migration in needed:
-            for statement in migrate.statements_of(migration.text):
+            for statement in (*migrate.statements_of(migration.text), migrate.record(migration)):
                 connection.execute(statement)
-            connection.execute(
-                "insert into migrations values (?, ?, ?)",
-                (migration.number, migration.name, migration.checksum),
-            )
         connection.execute("commit")
     except BaseException:
         if connection.in_transaction:
@@ -588,9 +502,23 @@ def _migrate(connection: apsw.Connection, *, allowed: bool) -> None:
         raise
 
 
-def _is_current(connection: apsw.Connection) -> bool:
-    """True without writing anything. A file that is newer than this program is refused here."""
+def read_done(path: Path) -> list[tuple[int, str, str]]:
+    """The migrations that a file has had; none where there is no file."""
+    if not path.exists():
+        return []
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            _refuse_foreign(connection)
+            return _done(connection)
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise translate(error, str(path)) from error
+
+
+def _done(connection: apsw.Connection) -> list[tuple[int, str, str]]:
     if not list(connection.execute("select 1 from sqlite_schema where name = 'migrations'")):
-        return False
-    done = list(connection.execute("select number, name, checksum from migrations"))
-    return not migrate.missing("sqlite", cast("list[tuple[int, str, str]]", done))
+        return []
+    rows = list(connection.execute("select number, name, checksum from migrations order by number"))
+    return cast("list[tuple[int, str, str]]", rows)

@@ -3,7 +3,7 @@
 A statement is written once for both databases. What differs is said in the text:
 
 - `-- name: x` opens a statement, the comment lines after it say what it is for;
-- `-- name: x (postgres)` is a marked override, with its reason beside it;
+- `-- name: x (postgres)` is a marked override, with its reason;
 - `-- part: x` is a text that stands for `{x}` in the statements after it in its file;
 - `-- rows items: id uuid, fence bigint` makes `{items}` a table of the batch's rows;
 - `-- insert tasks: id uuid, ...` is a bulk insert of rows in that column order;
@@ -14,7 +14,7 @@ A statement is written once for both databases. What differs is said in the text
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -196,6 +196,24 @@ def _write_insert(source: Source, dialect: Dialect) -> Statement:
         arrays = ", ".join(f"{mark}[]" for mark in marks)
         many = f"{into} select * from unnest({arrays}) {source.text}".rstrip()  # noqa: S608  # names come from our own files
     return Statement(source.name, many, (), {}, columns, None if source.text else table, single)
+
+
+def write_sharing(statement: Statement, sources: Sequence[int | None]) -> str:
+    """A bulk insert of PostgreSQL in which a column is an array, equal to one before it, or one value for all rows.
+
+    `sources` has for each column the place of the column with its array, or None. Parameters come in column order.
+    """
+    sent = [place for place, source in enumerate(sources) if source in {None, place}]
+    number = {place: f"${i}" for i, place in enumerate(sent, 1)}
+    arrays = [place for place in sent if sources[place] is not None]
+    values = ", ".join(
+        f"{number[place]}::{_pg_type(column.type)}" if source is None else f"given.{statement.columns[source].name}"
+        for place, (column, source) in enumerate(zip(statement.columns, sources, strict=True))
+    )
+    given = ", ".join(f"{number[place]}{_cast(statement.columns[place])}" for place in arrays)
+    named = ", ".join(statement.columns[place].name for place in arrays)
+    into = f"insert into {statement.target} ({', '.join(column.name for column in statement.columns)})"
+    return f"{into} select {values} from unnest({given}) as given({named})"  # noqa: S608  # names come from our own files
 
 
 def _cast(column: Column) -> str:

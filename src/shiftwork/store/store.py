@@ -13,6 +13,12 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 
 
+class ByColumn(tuple[Any, ...]):
+    """A `rows` parameter as its columns, for PostgreSQL: lists, and arrays as that wrote them."""
+
+    __slots__ = ()
+
+
 class Tx(Protocol):
     """One open transaction. A verb awaits nothing but this, and has no effect but through it."""
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from shiftwork.engine import read
+from shiftwork.engine import event_log, read
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import for_each, lock_claims, refusal
 from shiftwork.engine.leases import emit_for_claim
@@ -24,6 +24,11 @@ from shiftwork.task_logs.api import ClaimLogs, LogBatch, TaskLogs
 from shiftwork.task_logs.model import MAX_LINES, MAX_LOG, LogLine, LogPage, NewLog, NewLogItem, NewLogLine
 
 POLL_SEC = 0.2
+"""However many events there are of other tasks, this one is looked at no more often."""
+
+LOOK_AGAIN_SEC = 1.0
+"""An event with a lower number may be committed after one that was seen."""
+
 FULL = f"[the log has reached {MAX_LOG:,} characters: what follows is left out]"
 
 
@@ -112,11 +117,19 @@ async def logs(call: Call, task_id: str, *, after: int = 0, limit: int = MAX_LIN
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait
     while True:
-        page = await call.read(lambda tx: _page(tx, call.engine, call.workspace, task_id, after, limit))
+        newest, page = await call.read(lambda tx: _look(tx, call, task_id, after, limit))
         left = deadline - loop.time()
         if page.lines or page.ended or left <= 0:
             return page
-        await asyncio.sleep(min(left, POLL_SEC))
+        looked = loop.time()
+        await call.shared.event_waiters.park(newest, min(left, LOOK_AGAIN_SEC))
+        await asyncio.sleep(min(max(0.0, looked + POLL_SEC - loop.time()), max(0.0, deadline - loop.time())))
+
+
+async def _look(tx: Tx, call: Call, task_id: str, after: int, limit: int) -> tuple[int, LogPage]:
+    """The page, and the end of the log of all events before it was read."""
+    newest = await event_log.last(tx)
+    return newest, await _page(tx, call.engine, call.workspace, task_id, after, limit)
 
 
 async def _page(tx: Tx, engine: Engine, workspace: str, task_id: str, after: int, limit: int) -> LogPage:

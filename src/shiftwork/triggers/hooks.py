@@ -132,7 +132,7 @@ def _not_wanted(row: Row, on: Hook, facts: Mapping[str, Any]) -> str | None:
 async def _pass_over(
     tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, this: FiringCause, why: str
 ) -> Firing:
-    """Told, but not kept: the same delivery may be wanted later."""
+    """Logged, but not kept: the same delivery may be wanted later."""
     came = Firing(trigger.name, this.key, tx.now, "skipped", why)
     work = UnitOfWork(tx, engine, caller)
     firing.emit(work, trigger, came, this.data)
@@ -156,7 +156,7 @@ async def receive_hook(call: Call, name: str, headers: Mapping[str, str], body: 
     hook = await call.read(lambda tx: find(tx, call.engine, call.workspace, name))
     lowered = {key.lower(): value for key, value in headers.items()}
     try:
-        raw = await _whole(body)
+        raw = await whole_body(body)
         # An unknown hook is checked as well: else the time of a refusal would reveal which hooks exist.
         on, secret = (hook.on, hook.secret) if hook is not None else NONE
         delivery, payload = believe(on, secret, lowered, raw, call.engine.store.now())
@@ -189,7 +189,7 @@ async def _tell_refused(call: Call, hook: KnownHook, why: str) -> None:
         await call.run_each_time(tell_refused, hook.trigger, why)
 
 
-async def _whole(body: AsyncIterator[bytes]) -> bytes:
+async def whole_body(body: AsyncIterator[bytes]) -> bytes:
     """The body, within bounds of size and time: its sender is not known yet."""
     parts, size = [], 0
     try:

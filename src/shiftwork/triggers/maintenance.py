@@ -63,7 +63,7 @@ async def elect(tx: Tx, engine: Engine) -> Counts:  # noqa: ARG001  # every main
 
 async def run(engine: Engine) -> Counts:
     """Schedules first, then events; what was fired."""
-    counts = {"ticks": await _fire_due(engine), "events": await _follow(engine)}
+    counts = {"ticks": await _fire_due(engine), "events": await follow(engine)}
     return {name: count for name, count in counts.items() if count}
 
 
@@ -100,7 +100,7 @@ async def fire_due(tx: Tx, engine: Engine, trigger_id: str) -> int:
 
 
 async def skip_due(tx: Tx, engine: Engine, trigger_id: str, why: str) -> None:
-    """The same where what it creates cannot be submitted: that is told, and it moves on."""
+    """The same where what it creates cannot be submitted: the failure is recorded, and it moves on."""
     turn = await _take(tx, trigger_id)
     if turn is None:
         return
@@ -145,7 +145,7 @@ async def _advance(tx: Tx, turn: _DueSchedule) -> None:
     await tx.run("advance_trigger", id=turn.trigger.id, tick_at=tick, next_at=at)
 
 
-async def _follow(engine: Engine) -> int:
+async def follow(engine: Engine) -> int:
     """Read the log on from where triggers have read it, and fire for what they wait for.
 
     The cursor moves after the firings: anyone who dies between goes over the same events again, each of which fires
@@ -159,7 +159,7 @@ async def _follow(engine: Engine) -> int:
         if part is None or part.last == since:
             break
         hits = await engine.store.read(functools.partial(_hits, part.rows))
-        fired += sum(await _some_at_once(hits, functools.partial(_fire_hit, engine)))
+        fired += sum(await _some_at_once(hits, functools.partial(fire_match, engine)))
         await engine.store.run(functools.partial(_move_cursor, part.last))
     return fired
 
@@ -174,7 +174,8 @@ async def _move_cursor(seq: int, tx: Tx) -> None:
     await tx.run("move_trigger_cursor", seq=seq)
 
 
-async def _fire_hit(engine: Engine, hit: EventMatch) -> int:
+async def fire_match(engine: Engine, hit: EventMatch) -> int:
+    """Fire a trigger for an event; 0 where that was done before or cannot be done."""
     try:
         came = await engine.store.run(lambda tx: fire_hit(tx, engine, hit))
     except (InputError, ConflictError) as error:

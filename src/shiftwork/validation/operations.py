@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shiftwork.engine import lease_policy
+from shiftwork.engine.new_events import NewEvent
 from shiftwork.engine.prepare import Prepared
 from shiftwork.engine.reports import CheckedResult
 from shiftwork.engine.unit_of_work import UnitOfWork, own_settings
@@ -145,8 +146,10 @@ async def _miss_report(work: UnitOfWork, row: Row, item: CheckedResult, settings
         return
     if await work.tx.one("mark_incomplete", id=row["id"], fence=row["fence"], now=work.now):
         actor = work.caller.for_agent(row["agent_id"])
-        event = [work.now, row["workspace"], row["id"], row["dag_id"], "report_missing", None, actor]
-        work.add_event([*event, work.request_of(row["id"], row["fence"]), row["fence"], None, None])
+        request_id = work.request_of(row["id"], row["fence"])
+        event = NewEvent(work.now, row["workspace"], "report_missing", actor, row["id"], row["dag_id"])
+        event.request_id, event.fence = request_id, row["fence"]
+        work.add_event(event)
     task_id = ids.show_task(row["id"])
     checked.refused.append((item, ReportRequired(f"{why} for task {task_id}", where="decision_report", booked=True)))
 

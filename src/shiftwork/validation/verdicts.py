@@ -31,7 +31,7 @@ async def give(tx: Tx, engine: Engine, caller: Caller, token: Token, verdict: Ne
 
 
 async def _repeat(tx: Tx, caller: Caller, token: Token, row: Row | None) -> Outcome | None:
-    """The same verdict told again, after its answer got lost: what became of the task since."""
+    """The same verdict sent again, after its answer got lost: what became of the task since."""
     if row is None or not caller.may_write(row["holder"]):
         return None
     attempt = await tx.one("read_attempt", id=token.id, fence=token.fence, workspace=caller.workspace)

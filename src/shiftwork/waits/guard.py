@@ -9,8 +9,10 @@ import msgspec
 
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
+from shiftwork.model import ids
 from shiftwork.model.states import State, move, write_path
 from shiftwork.model.task import dollars
+from shiftwork.observe import alert_kinds
 from shiftwork.settings.model import Guard, Settings
 from shiftwork.waits import policy as guard
 
@@ -104,6 +106,15 @@ async def ask(work: UnitOfWork, requests: Sequence[tuple[str, str, str, Request]
         for id_, root, workspace, asked in requests
     ]
     await work.tx.run("ask_approvals", items=sorted(items))
+    kind = "approval_wanted"  # the event that it belongs to is `approval.requested`, written by the caller
+    await work.tx.insert(
+        "insert_alerts",
+        [
+            (work.now, workspace, kind, alert_kinds.KINDS[kind].severity)
+            + (alert_kinds.words(kind, {"task": ids.show_task(id_)}), id_, as_json({"revision": asked.revision}))
+            for id_, _, workspace, asked in requests
+        ],
+    )
 
 
 async def reconsider(work: UnitOfWork, row: TaskRow, settings: Settings) -> tuple[str | None, dict[str, Any]]:

@@ -15,7 +15,7 @@ from shiftwork.waits.open_waits import WaitEnd
 
 async def waits(tx: Tx, engine: Engine) -> Counts:
     """End waits whose time has come: a time is met, an event or an answer is waited for no longer."""
-    caller = Caller("duty:waits")
+    caller = Caller("maintenance:waits")
     due = await tx.all("due_waits", now=tx.now, count=BATCH)
     counts: Counts = {}
     if due:
@@ -44,4 +44,6 @@ async def approvals(tx: Tx, engine: Engine) -> Counts:
     due = await tx.all("due_approvals", now=tx.now, count=BATCH)
     if not due:
         return {}
-    return {"decided": await deciding.expire(tx, engine, Caller("duty:approvals"), [row["task_id"] for row in due])}
+    return {
+        "decided": await deciding.expire(tx, engine, Caller("maintenance:approvals"), [row["task_id"] for row in due])
+    }

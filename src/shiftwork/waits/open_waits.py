@@ -27,6 +27,9 @@ from shiftwork.validation import policy as verdict
 from shiftwork.waits import guard, schedule
 
 BATCH = 500
+MAX_ALERTED = 500
+"""Characters of a question in its alert; the rest is in the wait."""
+
 KEEP_SIGNALS_SEC = 86_400.0
 """How long a signal is kept for those who begin to wait later."""
 
@@ -97,6 +100,8 @@ async def wait(tx: Tx, engine: Engine, caller: Caller, token: Token, new: NewWai
     if begun.status == "open":
         row.hold = begun.kind
         await suspend(work, row, _event_data(begun))
+        if begun.question is not None:
+            work.alert(row.workspace, "question_asked", row.id, question=begun.question[:MAX_ALERTED], wait=begun.name)
     await work.save()
     return begun
 

@@ -11,7 +11,7 @@ from shiftwork.wire.problem import MEDIA_TYPE, Problem
 
 MAX_HEAD = 65_536
 MAX_REQUEST_SEC = 60.0
-"""Longer than a body is waited for, so that anyone who sends one too slowly is told before the connection ends."""
+"""Longer than a body is waited for, so that a slow sender gets an error before the connection ends."""
 
 MIN_BODY = 262_144
 """So much of a body must come in that time, or all that is left of it."""

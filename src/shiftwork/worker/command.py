@@ -50,7 +50,7 @@ def load(target: str) -> Worker:
 
 
 def _imported(name: str) -> ModuleType:
-    """The module. Whatever it raises on the way is told as its mistake, `SystemExit` too: nothing has worked yet."""
+    """The module. Anything it raises is reported as its error, `SystemExit` too: no task has run yet."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -73,7 +73,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _message(error: BaseException) -> str:
-    """Its message alone: where a syntax error is, and how to fix one of ours, is told beside it."""
+    """Its message alone: the place of a syntax error and the hint of one of ours are shown next to it."""
     if isinstance(error, SyntaxError):
         return error.msg
     return error.what if isinstance(error, ShiftworkError) else str(error)
@@ -106,7 +106,7 @@ def run(
     say: Callable[[str], None] | None = None,
     report: summing.Report | None = None,
 ) -> int:
-    """Run until stopped; the exit code. `say` is told why the worker has ended in good order, `report` what it did."""
+    """Run until stopped; the exit code. `say` gets the reason for an orderly end, `report` what was done."""
     worker = load(target)
     worker.must_have_handlers()
     if concurrency is not None:

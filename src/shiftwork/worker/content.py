@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from shiftwork.artifacts.model import Artifact, Input
+from shiftwork.artifacts.model import Artifact, Attached, Input
 from shiftwork.artifacts.spool import Source
 from shiftwork.engine.assignment import Assignment
 from shiftwork.model.errors import NotFound
@@ -37,6 +37,10 @@ class Content:
     async def put_artifact(self, source: Source, *, name: str | None = None, media_type: str | None = None) -> Artifact:
         """Keep what was made, under this claim; hand its id in with `Done(artifacts=…)` to make it a result."""
         return await self._queue.artifacts.put(source, name=name, media_type=media_type, token=self._assignment.token)
+
+    async def artifacts(self) -> list[Attached]:
+        """All artifacts that the task refers to: inputs, what any attempt has put, and results."""
+        return await self._queue.artifacts.list(self._assignment.id)
 
     def open_artifact(self, artifact_id: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """The bytes of an artifact as they come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import math
@@ -14,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, overload
 from shiftwork.engine.assignment import Assignment
 from shiftwork.model import check
 from shiftwork.model.errors import InputError, OperationTimeout, StoreError, TaskCancelled, TaskFailed
+from shiftwork.model.instructions import Instruction
 from shiftwork.model.reports import MessageKind, TaskResult
 from shiftwork.model.states import FINAL, SETTLED, State
 from shiftwork.model.task import FailedDependency, NewTask, Task, Usage, Wait
@@ -23,10 +25,11 @@ from shiftwork.operation.interface import AnyQueue
 from shiftwork.task_logs.model import MAX_LINE, LogLevel, NewLogLine
 from shiftwork.task_types.typed_task import OneInput
 from shiftwork.waits.model import Failures
-from shiftwork.worker import mapping
+from shiftwork.worker import mapping, usage_scope
 from shiftwork.worker.content import Content
 from shiftwork.worker.delivery import clean
 from shiftwork.worker.durable import Durable, persist
+from shiftwork.worker.inbox import Inbox
 from shiftwork.worker.log_sending import LogSender
 from shiftwork.worker.trials import run_tests
 
@@ -128,13 +131,23 @@ class Context(Durable, Content):
         self.opened = opened
         """What the worker's lifespans have opened; `Lifespan.of` reads it."""
         self._log_sender = log_sender
-        self._task: Task | None = None
-        self._cancelled = False
-        self._should_yield = False
-        self._work_dir: str | None = None
-        self.cost_usd = 0.0
-        """What this attempt has cost so far, by what it has noted."""
-        self._waited: dict[str, int] = defaultdict(int)
+
+    # What most handlers never touch is not made for each of them.
+    _task: Task | None = None
+    _cancelled = False
+    _should_yield = False
+    _work_dir: str | None = None
+    _inbox: Inbox | None = None
+    cost_usd = 0.0
+    """What this attempt has cost so far, by what it has noted."""
+    spent_so_far = usage_scope.NOTHING
+    """The same with tokens and model, booked or not."""
+    session_id: str | None = None
+    """The conversation that this attempt has pinned."""
+
+    @functools.cached_property
+    def _waited(self) -> dict[str, int]:
+        return defaultdict(int)
 
     @property
     def id(self) -> str:
@@ -153,6 +166,11 @@ class Context(Durable, Content):
     def model(self) -> str | None:
         """The model to work with, where the task says which it may have: none that rests after a rate limit."""
         return self._assignment.model
+
+    @property
+    def account(self) -> str | None:
+        """The account to use, where the worker was declared with several."""
+        return self._assignment.account
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -190,6 +208,20 @@ class Context(Durable, Content):
         A handler that calls the same provider may wait this long before it continues: its lease is kept up meanwhile.
         """
         return self._slow_for()
+
+    def inbox(self) -> Inbox:
+        """What people and programs say to this task: `async for instruction in ctx.inbox()`, or `await inbox.take()`.
+
+        It begins with all that was sent so far, also to earlier attempts, and goes on with what heartbeats bring.
+        """
+        if self._inbox is None:
+            self._inbox = Inbox(self._queue, self.token)
+        return self._inbox
+
+    def receive(self, instructions: Iterable[Instruction]) -> None:
+        """What came with a heartbeat, passed on by the runner. Where no one asks, it stays unread in the queue."""
+        if self._inbox is not None:
+            self._inbox.receive(instructions)
 
     def ask_to_yield(self) -> None:
         """The queue's wish, passed on by the runner."""
@@ -230,6 +262,7 @@ class Context(Durable, Content):
         """Keep the agent's own conversation with the task, so that a retry can resume it."""
         await self._queue.claims.pin_session(self.token, session_id, work_dir)
         self._work_dir = work_dir or self._work_dir
+        self.session_id = session_id or self.session_id
 
     async def run_tests(self, folder: Path | None = None, mark: str | None = None) -> dict[str, Any] | None:
         """The verdict of the tests that the task asks for, for `Done`; None where it asks for none.
@@ -243,19 +276,37 @@ class Context(Durable, Content):
         limit = None if until is None else until - self._queue.now()
         return await run_tests(tests, folder or Path(self._work_dir or self.task.work_dir or "."), limit, mark)
 
-    def spent(self, cost_usd: float = 0.0, tokens_in: int = 0, tokens_out: int = 0, model: str | None = None) -> None:
+    async def report_quota(self, headers: Mapping[str, str]) -> None:
+        """Tell the queue how far the account's windows are used, by the headers of a provider's answer."""
+        await self._queue.accounts.report(self.token, headers=dict(headers))
+
+    def spent(
+        self,
+        cost_usd: float | None = None,
+        tokens_in: int = 0,
+        tokens_out: int = 0,
+        model: str | None = None,
+        *,
+        tokens_cached: int = 0,
+    ) -> None:
         """Note what the work has used; it is booked with the result, and also if there is none.
 
-        Of several models between two bookings it is not told which: `book_usage` in between keeps them apart.
+        A cost that is not given is computed from tokens and model by public prices; `tokens_cached` is the part of
+        `tokens_in` that came from a cache. Several models between two bookings are counted as one: call
+        `book_usage` in between to keep them apart.
         """
-        if not math.isfinite(cost_usd):
+        if cost_usd is not None and not math.isfinite(cost_usd):
             raise InputError(f"{cost_usd!r} is not an amount of money", where="cost_usd")
         used = {"cost_usd": cost_usd, "tokens_in": tokens_in, "tokens_out": tokens_out, "model": model}
+        used["tokens_cached"] = tokens_cached
         self._record(check.read(used, Usage, "usage"))
-        self.cost_usd += cost_usd
+        self.cost_usd += cost_usd or 0.0
+        self.spent_so_far = usage_scope.add(self.spent_so_far, check.read(used, Usage, "usage"))
 
     def usage(self) -> Usage | None:
         """What is noted and not yet booked."""
+        if not self._has_usage:
+            return None
         noted = self._usage_total.used
         return noted if noted.cost_usd or noted.tokens_in or noted.tokens_out else None
 
@@ -278,6 +329,7 @@ class Context(Durable, Content):
             except (StoreError, OperationTimeout):
                 self._record(used)  # it goes with the next report
                 raise
+            self.receive(answer.instructions)
             if answer.action == "yield":
                 self.ask_to_yield()
             elif answer.action != "continue":

@@ -51,12 +51,14 @@ class Declaration:
         models: Sequence[str] = (),
         provider: str | None = None,
         account: str | None = None,
+        accounts: Sequence[str] = (),
         budget_usd: float | None = None,
         workspace: str | None = None,
         stop_grace_sec: Duration = 30.0,
         cancel_grace_sec: Duration = 5.0,
         outbox: str | Path | None = None,
         run_tests: bool = False,
+        claim_ahead: bool = True,
     ) -> None:
         if concurrency is not None and concurrency < 1:
             raise InputError(f"a worker needs room for at least one task, got {concurrency}", where="concurrency")
@@ -65,8 +67,8 @@ class Declaration:
         """Tasks at once; None for `max_concurrent_tasks` of the workspace or its profile, else 10."""
         self.capabilities = list(capabilities)
         self.models = list(models)
-        self.provider, self.account = provider, account
-        """Whose models it uses, and on which account: those who share them share their rate limits."""
+        self.provider, self.accounts = provider, [*accounts, *([account] if account is not None else [])]
+        """Whose models it uses, and on which accounts: those who share them share their rate limits."""
         self.budget_usd = budget_usd
         self.workspace = workspace
         self.stop_grace_sec = seconds(stop_grace_sec)
@@ -75,6 +77,8 @@ class Declaration:
         self.run_tests = run_tests
         """Whether commands of `test-pass` are run; off, since anyone who may submit would run programs on this
         machine."""
+        self.claim_ahead = claim_ahead
+        """Whether it may claim more tasks than it has slots, where they would begin within a tenth of a second."""
         self.handlers: dict[str, Handler] = {}
         self.tasks: dict[str, TypedTask[Any, Any]] = {}
         """Those of the handlers that are typed, by type."""

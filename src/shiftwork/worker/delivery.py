@@ -45,7 +45,7 @@ TURN_SEC = 5.0
 """How long who starts waits for another that is submitting what is left."""
 
 ASKED_SEC = 2.0
-"""A server that cannot be reached is asked this long for each answer; what is to be told it is then kept."""
+"""How long each report to an unreachable server is retried before it is kept for later."""
 
 MAX_ERROR_LENGTH = 60_000
 SHUT_OUT = (StoreError, OperationTimeout, Unauthorized, Forbidden)
@@ -149,7 +149,7 @@ class ResultDelivery:
         while True:
             try:
                 await self.left(of_the_dead=True)
-            except Exception:  # heartbeats are sent beside us, and must continue
+            except Exception:  # heartbeats run in parallel and must continue
                 log.exception("what dead processes left in the outbox waits")
             await asyncio.sleep(LOOK_FOR_THE_DEAD_SEC)
 

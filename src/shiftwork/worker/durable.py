@@ -50,10 +50,23 @@ class Durable:
     def __init__(self, queue: AnyQueue, assignment: Assignment) -> None:
         self._queue = queue
         self._assignment = assignment
-        self._usage_total = usage_scope.UsageTotal()
-        self._called: dict[str, int] = defaultdict(int)  # a Counter takes ten times as long to make
-        self._tried: set[str] = set()
+
+    @functools.cached_property
+    def _usage_total(self) -> usage_scope.UsageTotal:
+        return usage_scope.UsageTotal()
+
+    @property
+    def _has_usage(self) -> bool:
+        return "_usage_total" in self.__dict__
+
+    @functools.cached_property
+    def _called(self) -> dict[str, int]:
+        return defaultdict(int)
+
+    @functools.cached_property
+    def _tried(self) -> set[str]:
         """Keys of effects whose function was called in this attempt."""
+        return set()
 
     @functools.cached_property
     def _stored(self) -> _Stored:
@@ -92,6 +105,28 @@ class Durable:
     async def complete_step(self, step: Step, result: Any) -> Any:
         """Store what came of a step that was begun, with what `spent` has noted until now; answers it as stored."""
         return (await self._complete(step.name, result, self._usage_total.empty())).result
+
+    async def record_step(self, name: str, result: Any) -> Any:
+        """Store a result under exactly this name, with what `spent` has noted until now; answers it as stored.
+
+        The first result under a name stands. For logs whose entries have names of their own.
+        """
+        return (await self._complete(check.name(name, "name"), result, self._usage_total.empty())).result
+
+    async def read_steps(self, prefix: str) -> list[Step]:
+        """The steps that are done and whose names begin like this, in the order of their making, with their results."""
+        token, found = self._assignment.token, list[Step]()
+        after: int | None = 0
+        while after is not None:
+            page = await persist(
+                functools.partial(self._queue.steps.list, self._assignment.id, after=after, limit=PAGE)
+            )
+            found += [step for step in page if step.status == "done" and step.name.startswith(prefix)]
+            after = page[-1].place if len(page) == PAGE else None
+        for place, step in enumerate(found):
+            if step.artifact is not None:  # a page leaves out what is large
+                found[place] = await persist(functools.partial(self._queue.steps.begin, token, step.name))
+        return found
 
     async def _complete(self, name: str, result: Any, used: Usage) -> Step:
         try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from shiftwork.model import reasons
 from shiftwork.providers import provider_limits
@@ -24,6 +25,12 @@ REASONS: dict[int, str] = {
 """Exit codes with a meaning of their own, near to what sysexits.h and timeout(1) mean by them."""
 
 MAX_TAIL_LENGTH = 4_000
+_GONE = (
+    "no conversation found with session id",  # Claude Code
+    "no rollout found for thread id",  # Codex
+    "error resuming session",  # Gemini CLI
+    "session not found",  # OpenCode
+)
 
 
 def reason_of(code: int) -> str:
@@ -42,13 +49,30 @@ def name_of(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def interpret(code: int, final: Final | None, stderr: str, *, cut: bool, facts: Mapping[str, Any], now: float) -> Done:
+def session_is_gone(code: int, final: Final | None, stderr: str) -> bool:
+    """Whether an agent that was asked to resume a session says that it has none of that id.
+
+    One whose exit code has a meaning has said by it what is to follow.
+    """
+    if code == 0 or code in REASONS:
+        return False
+    text = f"{stderr}\n{final.text if final is not None and final.text else ''}".lower()
+    return any(words in text for words in _GONE)
+
+
+class Facts(NamedTuple):
+    """What is known of the provider's answer, and of the call: provider, account and model."""
+
+    answer: Mapping[str, Any] = MappingProxyType({})
+    use: Mapping[str, str] = MappingProxyType({})
+
+
+def interpret(code: int, final: Final | None, stderr: str, *, cut: bool, facts: Facts, now: float) -> Done:
     """The result of a command that ended by itself, or the failure it stands for."""
     if code != 0 or (final is not None and final.failed):
-        own = final.reason if final is not None and final.failed else None
         text = error_text(name_of(code), final, stderr)
-        known = facts if final is None or final.failed else {}
-        raise Fail(own or reason_of(code), text, data=_provider_data(text, known, now))
+        known = facts if final is None or final.failed else facts._replace(answer={})
+        raise Fail(_reason(code, final), text, data=provider_data(text, known, now))
     if cut:
         raise Fail(reasons.INVALID_OUTPUT, f"it printed more in one line than the {MAX_BYTES} bytes that are kept")
     if final is None:
@@ -56,15 +80,22 @@ def interpret(code: int, final: Final | None, stderr: str, *, cut: bool, facts: 
     return Done(final.data, text=None if final.text is None else clean(final.text, MAX_BYTES))
 
 
-def _provider_data(text: str, facts: Mapping[str, Any], now: float) -> dict[str, Any] | None:
+def _reason(code: int, final: Final | None) -> str:
+    """An agent that has said itself that it failed did not crash: Gemini CLI ends with 173 for a status of 429."""
+    if final is None or not final.failed:
+        return reason_of(code)
+    return final.reason or (REASONS.get(code, reasons.AGENT_ERROR) if code >= 0 else reasons.CRASH)
+
+
+def provider_data(text: str, facts: Facts, now: float) -> dict[str, Any] | None:
     """The provider's answer as the agent reported it, with clock times resolved in this machine's time zone."""
-    data = {provider_limits.PROVIDER_ERROR: dict(facts)} if facts else None
+    data = {provider_limits.PROVIDER_ERROR: dict(facts.answer)} if facts.answer else None
     found = provider_limits.read(text, data, now, local_zone(now))
     if found is None:
         return None
-    if found.resets_at is not None:
-        return {provider_limits.PROVIDER_ERROR: {**facts, "resets_at": found.resets_at}}
-    return data
+    reset = {} if found.resets_at is None else {"resets_at": found.resets_at}
+    known = {**facts.answer, **facts.use, **reset}
+    return {provider_limits.PROVIDER_ERROR: known} if known else None
 
 
 def error_text(what: str, final: Final | None, stderr: str) -> str:

@@ -74,7 +74,7 @@ class WorkFolder:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def file(self, name: str, content: bytes) -> Path:
-        """A file beside the folder, not in it: what is there is the agent's. It goes when the attempt ends."""
+        """A file next to the folder, not in it: its contents belong to the agent. It goes when the attempt ends."""
         path = self._record.path.with_suffix(f".{name}")
         path.write_bytes(content)
         return path

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import msgspec
@@ -89,10 +89,10 @@ class Group:
 
     @classmethod
     def start(
-        cls, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], stdin: Path, mark: str
+        cls, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], stdin: Path | None, mark: str
     ) -> Group:
-        """What it reads is a file, so that it may read it or not."""
-        with stdin.open("rb") as given:
+        """What it reads is a file, so that it may read it or not; without one it is talked to by `writer`."""
+        with nullcontext(subprocess.PIPE) if stdin is None else stdin.open("rb") as given:
             leader = subprocess.Popen(
                 arguments,
                 cwd=folder,
@@ -110,6 +110,13 @@ class Group:
             transport, listener = await self._loop.connect_read_pipe(functools.partial(_Listener, hear), pipe)
             self._listeners.append(listener)
             self._transports.append(transport)
+
+    async def writer(self) -> asyncio.StreamWriter:
+        """What it is to read is written here."""
+        made, pipe = asyncio.streams.FlowControlMixin, self._leader.stdin
+        transport, protocol = await self._loop.connect_write_pipe(made, pipe)
+        self._transports.append(transport)
+        return asyncio.StreamWriter(transport, protocol, None, self._loop)
 
     def _watch(self) -> None:
         if hasattr(os, "waitid"):

@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 from shiftwork.client.client import Client
 from shiftwork.client.opening import is_server
 from shiftwork.model.errors import Forbidden, NotFound, NotYourClaim, ShiftworkError, Unauthorized
+from shiftwork.model.instructions import Instruction
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.upkeep import opened_here, upkeep
 from shiftwork.worker.delivery import ASKED_SEC, ResultDelivery, Summary
@@ -47,6 +48,9 @@ class HeartbeatTarget(Protocol):
 
     def ask_to_yield(self, token: str, why: str) -> None:
         """Let the handler of this claim give its task back."""
+
+    def instruct(self, token: str, instructions: Sequence[Instruction]) -> None:
+        """Hand the handler of this claim what was said to it."""
 
     def slow_down(self, seconds: float) -> None:
         """For how long handlers should go slow, since someone met a rate limit; 0 when that is over."""
@@ -96,6 +100,8 @@ class Heartbeater:
             self._held.stop_work(token, "lost", "the lease was lost")
         for token, why in answer.yields.items():
             self._held.ask_to_yield(token, why)
+        for token, instructions in answer.instructions.items():
+            self._held.instruct(token, instructions)
         self._held.slow_down(answer.slow_down_sec or 0.0)
 
     async def _let_go(self, unnamed: Sequence[str]) -> None:
@@ -111,7 +117,7 @@ class Heartbeater:
 
 
 class HeartbeatThread:
-    """Runs a pulse, the maintenance jobs and a look at the main loop beside the handlers."""
+    """Runs heartbeats, maintenance jobs and a check of the main loop in parallel with the handlers."""
 
     def __init__(
         self, make: Callable[[AnyQueue], Heartbeater], url: str, workspace: str, held: HeartbeatTarget, outbox: Outbox

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
 
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreError
+from shiftwork.providers.limit_signal import PROVIDER_WINDOW, WindowState
 from shiftwork.worker.context import Context
 from shiftwork.worker.delivery import clean
 from shiftwork.worker.output import AgentMessage, Spent, Transcript
@@ -16,7 +21,7 @@ MAX_MESSAGES = 20
 """In one go."""
 
 MAX_MESSAGE_LENGTH = 4_000
-"""Of more words the last are told: they say where the work is now."""
+"""Of a longer text the end is reported: it says where the work is now."""
 
 PAUSE_SEC = 1.0
 SLOWER_EVERY = 100
@@ -26,7 +31,7 @@ MAX_PAUSE_SEC = 60.0
 
 
 class MessageBuffer:
-    """What is to be told next, never more than a few messages."""
+    """What is reported next, never more than a few messages."""
 
     def __init__(self) -> None:
         self._waiting: list[AgentMessage] = []
@@ -55,10 +60,19 @@ class MessageBuffer:
         return taken
 
 
-class ProgressReporter:
-    """Tells of one run. It never keeps the run waiting, and what cannot be told is told later or not at all."""
+class Use(NamedTuple):
+    """What the agent works with, as far as its worker was given it."""
 
-    def __init__(self, context: Context, transcript: Transcript, work_dir: str) -> None:
+    provider: str | None = None
+    account: str | None = None
+    model: str | None = None
+    """Where the agent does not name it itself."""
+
+
+class ProgressReporter:
+    """Reports on one run. It never delays the run; what cannot be sent now is sent later or dropped."""
+
+    def __init__(self, context: Context, transcript: Transcript, work_dir: str, use: Use | None = None) -> None:
         self._context = context
         self._transcript = transcript
         self._work_dir = work_dir
@@ -69,11 +83,18 @@ class ProgressReporter:
         self._stopped = False
         self._pinned: str | None = None
         self._booked = Spent()
+        self._use = use or Use()
+        self._windows: dict[str, WindowState] = {}
+        """Those that were reported."""
         self._messages = 0
 
     def feed(self, data: bytes) -> None:
         """What the command printed on its standard output."""
-        for message in self._transcript.feed(data):
+        self.say(self._transcript.feed(data))
+
+    def say(self, messages: Iterable[AgentMessage]) -> None:
+        """What there is to tell, and whatever else the transcript has learned."""
+        for message in messages:
             self._words.add(message)
         self._news.set()
         if self._transcript.session_id != self._pinned or self._transcript.spent.cost_usd > self._booked.cost_usd:
@@ -94,7 +115,7 @@ class ProgressReporter:
         while True:
             await self._news.wait()
             if self._stopped:
-                break  # what there is to tell at the end is told below, without a pause
+                break  # the last report is sent below, without a pause
             self._news.clear()
             self._urgent.clear()
             await self.report()
@@ -109,6 +130,7 @@ class ProgressReporter:
         try:
             await self._pin()
             await self._book()
+            self._tell_windows()
             for message in self._words.take():
                 if words := clean(message.text, MAX_MESSAGE_LENGTH).strip():
                     self._messages += 1
@@ -122,12 +144,27 @@ class ProgressReporter:
             await self._context.pin_session(session_id, self._work_dir)
             self._pinned, self._work_dir_pinned = session_id, True
 
+    def _tell_windows(self) -> None:
+        """How far the account's windows are used, where that has changed."""
+        use = self._use
+        for window, found in self._transcript.windows.items():
+            if self._windows.get(window) == found:
+                continue
+            self._windows[window] = found
+            model = self._transcript.model or use.model
+            state = msgspec.structs.replace(found, provider=use.provider, account=use.account, model=model)
+            used = "" if found.utilization is None else f", {found.utilization:.0%} used"
+            data = {PROVIDER_WINDOW: msgspec.to_builtins(state)}
+            self._words.add(AgentMessage("text", f"the {window} window of the account: {found.status}{used}", data))
+
     async def _book(self) -> None:
         """Only what is new: an agent tells the sum of its run."""
         more = self._transcript.spent.beyond(self._booked)
         if more == Spent():
             return
-        self._context.spent(*more)
+        cost = more.cost_usd if self._transcript.tells_cost else None
+        model = self._transcript.model or self._use.model
+        self._context.spent(cost, more.tokens_in, more.tokens_out, model, tokens_cached=more.tokens_cached)
         self._booked = self._booked.plus(more)
         with suppress(StoreError, OperationTimeout):
             await self._context.book_usage()

@@ -37,7 +37,7 @@ class StoredResult(msgspec.Struct, forbid_unknown_fields=True):
 def default_folder(store: str, kind: str = "outbox") -> Path | None:
     """One for all workers of a store on this machine, so that anyone who starts next goes on with what is left.
 
-    It is beside the database file, or in the user's state folder for a database elsewhere.
+    It is next to the database file, or in the user's state folder for a database elsewhere.
     """
     if ":memory:" in store:
         return None

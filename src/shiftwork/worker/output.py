@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from shiftwork.model.bounds import MAX_NAME
+from shiftwork.providers.limit_signal import WindowState
 
 Format = Literal["auto", "text", "json", "stream-json"]
 
@@ -20,7 +21,7 @@ MAX_NUMBER = 1e13
 """Of facts about a provider: times since 1970 in milliseconds are less."""
 
 MAX_INPUT_LENGTH = 1_000
-"""Of what is told about a tool's call, in characters."""
+"""Maximum length of a tool call's description, in characters."""
 
 
 class AgentMessage(NamedTuple):
@@ -29,6 +30,8 @@ class AgentMessage(NamedTuple):
     kind: Literal["text", "tool_call", "error"]
     text: str
     data: dict[str, Any] | None = None
+    in_parts: bool = False
+    """More of the same message follows, or came before."""
 
 
 class Spent(NamedTuple):
@@ -37,6 +40,8 @@ class Spent(NamedTuple):
     cost_usd: float = 0.0
     tokens_in: int = 0
     tokens_out: int = 0
+    tokens_cached: int = 0
+    """Of those in."""
 
     def beyond(self, before: Spent) -> Spent:
         """What has come since; a sum that has become less adds nothing."""
@@ -44,10 +49,25 @@ class Spent(NamedTuple):
             max(0.0, self.cost_usd - before.cost_usd),
             max(0, self.tokens_in - before.tokens_in),
             max(0, self.tokens_out - before.tokens_out),
+            max(0, self.tokens_cached - before.tokens_cached),
         )
 
     def plus(self, more: Spent) -> Spent:
-        return Spent(self.cost_usd + more.cost_usd, self.tokens_in + more.tokens_in, self.tokens_out + more.tokens_out)
+        return Spent(
+            self.cost_usd + more.cost_usd,
+            self.tokens_in + more.tokens_in,
+            self.tokens_out + more.tokens_out,
+            self.tokens_cached + more.tokens_cached,
+        )
+
+
+class Tokens(NamedTuple):
+    """Tokens of an answer, or of several."""
+
+    read: int
+    written: int
+    cached: int = 0
+    """Of those read."""
 
 
 class Final(NamedTuple):
@@ -70,17 +90,26 @@ class ParsedEvent(NamedTuple):
     """Of the run so far."""
     message_id: str | None = None
     """Of the message whose tokens these are; None where they are those of the whole run."""
-    tokens: tuple[int, int] | None = None
+    part_cost_usd: float | None = None
+    """Of this part of the run alone, under its name."""
+    part_id: str | None = None
+    tokens: Tokens | None = None
+    of_session: bool = False
+    """Whether the tokens are those of the whole session, with what earlier runs of it used."""
+    model: str | None = None
+    """That answered."""
     final: Final | None = None
     facts: dict[str, Any] | None = None
     """About the provider, known before the end."""
+    windows: tuple[WindowState, ...] = ()
+    """Of the account, where the agent tells how far they are used."""
 
 
 def read_event(event: dict[str, Any]) -> ParsedEvent:
     """What a line of JSON says; one of a kind that is not known says at most which session it is of."""
     read = _READERS.get(str(event.get("type")), _nothing)
-    seen = read(event)
-    return seen._replace(session_id=_name(event.get("session_id")) or _name(event.get("thread_id")))
+    names = (event.get(name) for name in ("session_id", "thread_id", "sessionID"))
+    return read(event)._replace(session_id=next(filter(None, map(_name, names)), None))
 
 
 def read_object(found: dict[str, Any]) -> ParsedEvent:
@@ -105,19 +134,34 @@ def _assistant(event: dict[str, Any]) -> ParsedEvent:
     tokens = _tokens(message.get("usage")) if id_ is not None else None
     kind = _name(event.get("error"))
     facts = {"error": None if kind is None else {"type": kind}}  # an answer after an error means that it has passed
-    return ParsedEvent(tuple(each for each in stated if each is not None), message_id=id_, tokens=tokens, facts=facts)
+    said = tuple(each for each in stated if each is not None)
+    return ParsedEvent(said, message_id=id_, tokens=tokens, facts=facts, model=_model(message.get("model")))
+
+
+def _model(value: Any) -> str | None:
+    """Claude Code writes `<synthetic>` where it answers in the place of a model."""
+    name = _name(value)
+    return None if name is None or name.startswith("<") else name
+
+
+def _init(event: dict[str, Any]) -> ParsedEvent:
+    return ParsedEvent(model=_model(event.get("model")))
+
+
+def _call(name: Any, given: Any, **more: Any) -> AgentMessage:
+    written = msgspec.json.encode(given).decode()
+    return AgentMessage("tool_call", _text(name) or "a tool", {"input": written[:MAX_INPUT_LENGTH], **more})
 
 
 def _block(block: dict[str, Any]) -> AgentMessage | None:
     if block.get("type") == "tool_use":
-        given = msgspec.json.encode(block.get("input")).decode()
-        return AgentMessage("tool_call", _text(block.get("name")) or "a tool", {"input": given[:MAX_INPUT_LENGTH]})
+        return _call(block.get("name"), block.get("input"))
     words = _text(block.get("text")) if block.get("type") == "text" else None
     return AgentMessage("text", words) if words else None
 
 
 def _user(event: dict[str, Any]) -> ParsedEvent:
-    """What tools answered; only their errors are told."""
+    """What tools answered; only their errors are reported."""
     blocks = _objects(_object(event.get("message")).get("content"))
     wrong = [block for block in blocks if block.get("type") == "tool_result" and block.get("is_error") is True]
     return ParsedEvent(tuple(AgentMessage("error", _words(block.get("content"))) for block in wrong))
@@ -128,7 +172,27 @@ def _rate_limit_event(event: dict[str, Any]) -> ParsedEvent:
     info = _object(event.get("rate_limit_info"))
     known = {name: info[name] for name in _WINDOW if _is_plain(info.get(name))}
     spare = info.get("isUsingOverage") is True or info.get("overageStatus") == "allowed"
-    return ParsedEvent(facts={"rate_limit_info": {**known, "status": "allowed"} if spare else known})
+    return ParsedEvent(
+        facts={"rate_limit_info": {**known, "status": "allowed"} if spare else known},
+        windows=() if spare else tuple(_windows(info)),
+    )
+
+
+def _windows(info: dict[str, Any]) -> Iterator[WindowState]:
+    """Every window that the event names; older versions name one."""
+    several: list[tuple[Any, Any]] = list(_object(info.get("unifiedWindows")).items())
+    for name, state in several or [(info.get("rateLimitType"), info)]:
+        known, status = _object(state), _object(state).get("status")
+        if (window := _name(name)) is None or status not in {"allowed", "allowed_warning", "rejected"}:
+            continue
+        used: Any = known.get("utilization")
+        at: Any = known.get("resetsAt")
+        yield WindowState(
+            window,
+            status=status,
+            utilization=min(float(used), 1.0) if _number(used) else None,
+            resets_at=float(at) if _number(at) else None,
+        )
 
 
 def _result(event: dict[str, Any]) -> ParsedEvent:
@@ -138,7 +202,17 @@ def _result(event: dict[str, Any]) -> ParsedEvent:
     text = _text(event.get("result")) or ((why or _text(event.get("subtype"))) if failed else None)
     reason = _name(event.get("reason"))
     final = Final(text, event.get("structured_output"), failed, reason, facts if failed else None)
-    return ParsedEvent(cost_usd=_cost(event), tokens=_tokens(event.get("usage")), final=final)
+    stats = _object(event.get("stats"))  # Gemini CLI
+    tokens = _tokens(event.get("usage") or stats or None)
+    models = [_model(name) for name in _object(event.get("modelUsage")) or _object(stats.get("models"))]
+    model = models[0] if len(models) == 1 else None
+    seen = ParsedEvent(tokens=tokens, final=final, model=model)
+    since = event.get("model_usage_since_last_result")
+    if not isinstance(since, dict):
+        return seen._replace(cost_usd=_cost(event))
+    # Claude Code's total is that of the session, with what earlier runs of it cost
+    costs = [_cost({"cost_usd": each.get("costUSD")}) or 0.0 for each in _objects(list(since.values()))]
+    return seen._replace(part_cost_usd=sum(costs), part_id=_name(event.get("uuid")))
 
 
 def _item(event: dict[str, Any]) -> ParsedEvent:
@@ -154,8 +228,55 @@ def _item(event: dict[str, Any]) -> ParsedEvent:
     return ParsedEvent()
 
 
+def _message(event: dict[str, Any]) -> ParsedEvent:
+    """Gemini CLI: what was asked, or a part of an answer."""
+    words = event.get("content")
+    if event.get("role") != "assistant" or not isinstance(words, str) or not words:
+        return ParsedEvent()
+    return ParsedEvent((AgentMessage("text", words, in_parts=event.get("delta") is True),))
+
+
+def _tool_use(event: dict[str, Any]) -> ParsedEvent:
+    """Of Gemini CLI before the call, of OpenCode after it."""
+    part = _object(event.get("part"))
+    if not part:
+        return ParsedEvent((_call(event.get("tool_name"), event.get("parameters")),))
+    state = _object(part.get("state"))
+    said = [_call(part.get("tool"), state.get("input"), status=_name(state.get("status")))]
+    if state.get("status") == "error":
+        said.append(AgentMessage("error", _words(state.get("error"))))
+    return ParsedEvent(tuple(said))
+
+
+def _tool_result(event: dict[str, Any]) -> ParsedEvent:
+    """Gemini CLI: only errors are reported."""
+    if event.get("status") != "error":
+        return ParsedEvent()
+    error = _object(event.get("error"))
+    return ParsedEvent((AgentMessage("error", _words(error.get("message") or event.get("output"))),))
+
+
+def _part_text(event: dict[str, Any]) -> ParsedEvent:
+    """OpenCode."""
+    words = _text(_object(event.get("part")).get("text"))
+    return ParsedEvent((AgentMessage("text", words),) if words else ())
+
+
+def _step_finish(event: dict[str, Any]) -> ParsedEvent:
+    """OpenCode: one answer of the model. After the last one it ends; no event says so."""
+    part = _object(event.get("part"))
+    counted = _object(part.get("tokens"))
+    cache = _object(counted.get("cache"))
+    read = _count(counted.get("input")) + _count(cache.get("read")) + _count(cache.get("write"))
+    tokens = Tokens(read, _count(counted.get("output")) + _count(counted.get("reasoning")))
+    cost = _cost({"cost_usd": part.get("cost")})
+    final = None if part.get("reason") == "tool-calls" else Final()
+    id_ = _name(part.get("id"))
+    return ParsedEvent(message_id=id_, tokens=tokens, part_cost_usd=cost, part_id=id_, final=final)
+
+
 def _turn_completed(event: dict[str, Any]) -> ParsedEvent:
-    return ParsedEvent(tokens=_tokens(event.get("usage")), final=Final())
+    return ParsedEvent(tokens=_tokens(event.get("usage")), of_session=True, final=Final())
 
 
 def _turn_failed(event: dict[str, Any]) -> ParsedEvent:
@@ -208,9 +329,21 @@ _READERS: dict[str, Callable[[dict[str, Any]], ParsedEvent]] = {
     "turn.completed": _turn_completed,
     "turn.failed": _turn_failed,
     "error": _turn_failed,
+    "system": _init,
+    "init": _init,
+    "message": _message,
+    "tool_use": _tool_use,
+    "tool_result": _tool_result,
+    "text": _part_text,
+    "step_finish": _step_finish,
 }
+_LATER = frozenset({"message", "tool_use", "tool_result", "text", "step_finish"})
+"""No agent begins with them, and a program's own data may well be called so."""
 
-EVENTS = frozenset({*_READERS, "system", "thread.started", "turn.started", "item.started", "item.updated"})
+EVENTS = (frozenset(_READERS) - _LATER) | {
+    *("thread.started", "turn.started", "item.started", "item.updated"),  # Codex
+    "step_start",  # OpenCode
+}
 """What lines of events begin with; an object of another type is a program's own data."""
 
 
@@ -244,12 +377,13 @@ def _cost(event: dict[str, Any]) -> float | None:
     return float(value) if usable else None  # type: ignore[arg-type]  # it is a number then
 
 
-def _tokens(usage: Any) -> tuple[int, int] | None:
-    """Read and written; what was read from a cache was read."""
+def _tokens(usage: Any) -> Tokens | None:
+    """Read and written; what was read from a cache was read, and Codex and Gemini CLI count it among the input."""
     if not isinstance(usage, dict):
         return None
     read = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    return sum(_count(usage.get(name)) for name in read), _count(usage.get("output_tokens"))
+    cached = _count(usage.get("cached_input_tokens")) or _count(usage.get("cached"))
+    return Tokens(sum(_count(usage.get(name)) for name in read), _count(usage.get("output_tokens")), cached)
 
 
 def _count(value: Any) -> int:
@@ -259,7 +393,9 @@ def _count(value: Any) -> int:
 class Transcript:
     """What a run has printed so far, in bounded memory."""
 
-    def __init__(self, format: Format) -> None:  # the option's word
+    def __init__(self, format: Format, resumed: Spent | None = None) -> None:  # the option's word
+        """`resumed` is what was booked for the session before, where one is resumed."""
+        self._resumed = resumed or Spent()
         self.session_id: str | None = None
         self.cut = False
         """The output was longer than is kept. An overlong line among others is passed over."""
@@ -270,14 +406,19 @@ class Transcript:
         self._kept = bytearray()
         """The whole output; of lines the one that has no end yet."""
         self._overlong = False
+        self.model: str | None = None
+        """The last that answered, where the agent names it."""
+        self.windows: dict[str, WindowState] = {}
         self._cost = 0.0
-        self._tokens: dict[str | None, tuple[int, int]] = {}
+        self._costs: dict[str | None, float] = {}
+        self._tokens: dict[str | None, Tokens] = {}
         self._final: Final | None = None
         self._facts: dict[str, Any] = {}
         self._last_words: str | None = None
+        self._last_in_parts = False
 
     def feed(self, data: bytes) -> list[AgentMessage]:
-        """Take in what was printed; what of it is to be told."""
+        """Take in what was printed; what of it is reported."""
         if self._undecided and b"\n" in data:
             data, self._kept = bytes(self._kept) + data, bytearray()
             self._decide(data)
@@ -313,29 +454,51 @@ class Transcript:
     def _read_line(self, line: bytes) -> Iterator[AgentMessage]:
         event = _decode(line)
         if isinstance(event, dict):
-            yield from self._record(read_event(event))
+            yield from self.record(read_event(event))
         elif line.strip():
             yield AgentMessage("text", line.decode("utf-8", "replace"))
 
-    def _record(self, seen: ParsedEvent) -> tuple[AgentMessage, ...]:
+    def record(self, seen: ParsedEvent) -> tuple[AgentMessage, ...]:
+        """Take in what an event says; what of it is reported."""
         self.session_id = seen.session_id or self.session_id
         self._cost = max(self._cost, seen.cost_usd or 0.0)
         if seen.tokens is not None:
-            self._tokens[seen.message_id] = seen.tokens
-        self._last_words = next(
-            (message.text for message in reversed(seen.said) if message.kind == "text"), self._last_words
-        )
+            used = seen.tokens
+            if seen.of_session:
+                before = self._resumed
+                used = Tokens(
+                    max(0, used.read - before.tokens_in), max(0, used.written - before.tokens_out), used.cached
+                )
+            self._tokens[seen.message_id] = used._replace(cached=min(used.cached, used.read))
+        if seen.part_cost_usd is not None:
+            self._costs[seen.part_id] = seen.part_cost_usd
+        self.model = seen.model or self.model
         self._final = seen.final or self._final
         self._facts |= seen.facts or {}
-        return tuple(
-            message._replace(text=message.text + "\n") if message.kind == "text" else message for message in seen.said
-        )
+        self.windows |= {each.window: each for each in seen.windows}
+        return tuple(self._note(message) for message in seen.said)
+
+    def _note(self, message: AgentMessage) -> AgentMessage:
+        """The last message is the result where no event says it; whole ones end with a line."""
+        if message.kind != "text":
+            self._last_in_parts = False
+            return message
+        before = (self._last_words or "") if message.in_parts and self._last_in_parts else ""
+        self._last_words = (before + message.text)[-MAX_BYTES:]
+        self._last_in_parts = message.in_parts
+        return message if message.in_parts else message._replace(text=message.text + "\n")
 
     @property
     def spent(self) -> Spent:
         """What is known of the run's use; the total of the run once there is one."""
         counted = [self._tokens[None]] if None in self._tokens else list(self._tokens.values())
-        return Spent(self._cost, sum(read for read, _ in counted), sum(written for _, written in counted))
+        cost = max(self._cost, sum(self._costs.values()))
+        return Spent(cost, *(sum(each) for each in zip(*counted, strict=True))) if counted else Spent(cost)
+
+    @property
+    def tells_cost(self) -> bool:
+        """Whether the agent itself says what it costs, now or at its end: those do that count each of their answers."""
+        return bool(self._cost or self._costs) or any(id_ is not None for id_ in self._tokens)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -357,9 +520,9 @@ class Transcript:
     def _read_whole(self, found: Any) -> None:
         """One object, or all events in one list."""
         if isinstance(found, dict):
-            self._record(read_object(found))
+            self.record(read_object(found))
         for event in _objects(found):
-            self._record(read_event(event))
+            self.record(read_event(event))
 
 
 def _decode(text: bytes) -> Any:

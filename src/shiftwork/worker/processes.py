@@ -175,14 +175,14 @@ class Fleet:
             os.close(pipe)
 
     async def _end_of(self, child: asyncio.subprocess.Process) -> int:
-        """Its exit code. Once told to stop it has the time that its worker gives, and is then killed."""
+        """Its exit code. After a request to stop it has its worker's grace period, and is then killed."""
         ending = asyncio.create_task(child.wait())
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({ending, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not ending.done():
             with suppress(ProcessLookupError):
-                child.terminate()  # again: it may have been born while the others were told
+                child.terminate()  # again: it may have started while the others were being stopped
             patience = self._worker.stop_grace_sec + self._worker.cancel_grace_sec + 30
             await asyncio.wait({ending}, timeout=patience)
             if not ending.done():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -18,10 +19,12 @@ from shiftwork.model.task import Task
 from shiftwork.worker import shells
 from shiftwork.worker.context import Fail
 from shiftwork.worker.output import Format
+from shiftwork.worker.worktrees import Repository
 
 Feed = Literal["task", "prompt", "none"]
+Permissions = Literal["allow", "deny", "ask"]
 
-PLACEHOLDERS = ("prompt", "session_id", "work_dir", "task_file", "task_id", "type", "attempt")
+PLACEHOLDERS = ("prompt", "session_id", "work_dir", "task_file", "task_id", "type", "attempt", "model", "account")
 RESUME = "{resume}"
 MAX_VALUE_LENGTH = 100_000
 """In bytes. Linux refuses a single argument or variable of 131,072."""
@@ -30,7 +33,7 @@ _PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything `shiftwork work -- COMMAND` was told; travels to the processes of a fleet as JSON."""
+    """All options of `shiftwork work -- COMMAND`; passed to the processes of a fleet as JSON."""
 
     command: tuple[str, ...]
     types: tuple[str, ...]
@@ -41,10 +44,18 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     provider: str | None = None
-    account: str | None = None
+    accounts: tuple[str, ...] = ()
     stdin: Feed = "task"
     output: Format = "auto"
     resume_args: tuple[str, ...] = ()
+    acp: bool = False
+    """Whether the command speaks the Agent Client Protocol on its standard input and output."""
+    permissions: Permissions = "deny"
+    """What such an agent is answered that asks whether it may do something."""
+    worktree: Repository | None = None
+    """The repository that the folder of each task is a worktree of."""
+    session_files: str | None = None
+    """Where the agent keeps a session, so that it can be resumed on another machine."""
     clean: bool = False
     no_test_pass: bool = False
     """Whether tests that a task asks for are left to others: their line comes from its submitter, and runs as we do."""
@@ -64,6 +75,9 @@ def check(program: Program) -> Program:
     """Refuse what cannot work for any task, before anything is claimed; what is left finds its command anywhere."""
     if not program.command:
         raise InputError("there is no command", where="COMMAND", hint="Write it after --, e.g. -- claude -p.")
+    if program.acp and importlib.util.find_spec("acp") is None:
+        hint = "Install it: pip install 'shiftwork[acp]'."
+        raise InputError("--acp needs the package agent-client-protocol", where="--acp", hint=hint)
     if not program.types:
         raise InputError("a command needs the types of its tasks", where="--type", hint="Name them: --type code.")
     program = msgspec.structs.replace(program, command=(_found(program.command[0]), *program.command[1:]))
@@ -120,6 +134,8 @@ class Call(msgspec.Struct, frozen=True):
     task_file: Path
     session_id: str | None
     """What is resumed; None for a fresh start."""
+    inbox: Path
+    """Where the instructions of the task are written, a line of JSON each, as they come."""
 
     def values(self) -> dict[str, str]:
         return {
@@ -130,6 +146,8 @@ class Call(msgspec.Struct, frozen=True):
             "task_id": self.task.id,
             "type": self.task.type,
             "attempt": str(self.task.attempts + 1),
+            "model": self.task.claim.model or "",
+            "account": self.task.claim.account or "",
         }
 
 
@@ -166,6 +184,7 @@ def environment(program: Program, call: Call, agent_id: str) -> dict[str, str]:
         "SHIFTWORK_WORKSPACE": call.task.workspace_id,
         "SHIFTWORK_AGENT": agent_id,
         "SHIFTWORK_CLAIM": call.token,
+        "SHIFTWORK_INBOX": str(call.inbox),
         **{f"SHIFTWORK_{name.upper()}": values[name] for name in PLACEHOLDERS},
     }
     if (traceparent := tracing.current()) is not None:

@@ -91,7 +91,7 @@ def _headers(headers: object) -> dict[str, str]:
     wanted = {
         clean(str(name).lower(), MAX_VALUE_LENGTH): clean(str(value), MAX_VALUE_LENGTH)
         for name, value in headers.items()
-        if str(name).lower().startswith("retry-after") or "ratelimit" in str(name).lower()
+        if str(name).lower().startswith(("retry-after", "x-codex-")) or "ratelimit" in str(name).lower()
     }
     return dict(list(wanted.items())[:MAX_HEADERS])
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from typing import Any, TypeVar
 
@@ -27,22 +27,26 @@ from shiftwork.model.errors import (
     StoreDamaged,
     Unauthorized,
 )
+from shiftwork.model.instructions import Instruction
 from shiftwork.model.outcome import Token, parse_token
-from shiftwork.model.reports import Completion, Failure
+from shiftwork.model.reports import Failure
 from shiftwork.model.task import Usage
 from shiftwork.operation import current
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.upkeep import upkeep
 from shiftwork.worker import lifespan, provider_errors, threads, typed_handlers
+from shiftwork.worker.ahead import ClaimAhead
 from shiftwork.worker.calling import as_coroutine, describe, in_line, in_log
-from shiftwork.worker.context import Context, Done, Fail, Release, Suspended
+from shiftwork.worker.context import Context, Fail, Release, Suspended
 from shiftwork.worker.declaration import Declaration
 from shiftwork.worker.delivery import ResultDelivery, Summary, clean
 from shiftwork.worker.heartbeat import Ending, Heartbeater, HeartbeatThread
 from shiftwork.worker.log_sending import LogSender
 from shiftwork.worker.outbox import Outbox, open_outbox
 from shiftwork.worker.recovery import Recovery
+from shiftwork.worker.returned import done, recorded, tested
 from shiftwork.worker.sending import PendingResult, Sender
+from shiftwork.worker.slots import RunningHandler, Slots
 from shiftwork.worker.task_log import TaskLog, log_start
 
 log = logging.getLogger("shiftwork.worker")
@@ -50,35 +54,8 @@ MAX_CLAIM = 500
 CLAIM_WAIT_SEC = 20.0
 IDLE_LOOK_SEC = 0.05
 DEFAULT_SLOTS = 10
+MADE_WAY = "it made way for an urgent task"
 T = TypeVar("T")
-
-
-class _RunningHandler:
-    """One handler at work."""
-
-    __slots__ = ("assignment", "began", "claim", "context", "ending", "given_up", "left_as", "makes_way", "task")
-
-    def __init__(self, assignment: Assignment, context: Context, began: float) -> None:
-        self.assignment = assignment
-        self.claim = assignment.claim
-        self.context = context
-        self.began = began
-        self.task: asyncio.Task[None]
-        self.ending: Ending | None = None
-        """Why the queue wants it stopped."""
-        self.given_up = False
-        """It did not end in time when its worker was stopped."""
-        self.makes_way = False
-        """It was interrupted for an urgent task."""
-        self.left_as = "released"
-        """What came of an attempt without a result."""
-
-    @property
-    def executing(self) -> bool:
-        return not self.task.done()
-
-    def __str__(self) -> str:
-        return f"{self.assignment.id} ({self.assignment.type})"
 
 
 class Runner:
@@ -108,10 +85,14 @@ class Runner:
         self._loop: asyncio.AbstractEventLoop
         self._life: asyncio.Task[Any] | None = None
         """Whose cancellation is the end of us: a program that ends cancels it and all handlers at once."""
-        self._work: dict[Token, _RunningHandler] = {}
+        self._work: dict[Token, RunningHandler] = {}
         """By claim, until its result is answered: this long its lease is kept up."""
-        self._slots = DEFAULT_SLOTS
+        self._concurrency = DEFAULT_SLOTS
         """How many handlers run at once."""
+        self._is_held_to_setting = False
+        """The workspace or its profile says how many tasks an agent holds."""
+        self._ahead: ClaimAhead
+        self._slots: Slots
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
         self._reports: set[asyncio.Task[Any]] = set()
@@ -155,7 +136,8 @@ class Runner:
         if self._is_named:
             await self._recovery.refuse_living()
         await self._register()
-        log_start(url or self._queue.url, self._queue.workspace, self.agent_id, self._worker.handlers, self._slots)
+        store, slots = url or self._queue.url, self._concurrency
+        log_start(store, self._queue.workspace, self.agent_id, self._worker.handlers, slots)
         drifted = await typed_handlers.declare(self._queue, self.agent_id, self._worker.tasks.values())
         await self._take_up_what_was_left(url)
         async with AsyncExitStack() as stack:
@@ -179,15 +161,15 @@ class Runner:
 
     async def _register(self) -> None:
         worker = self._worker
-        self._slots = worker.concurrency or await self._slots_by_settings()
+        self._concurrency = worker.concurrency or await self._slots_by_settings()
         await self._queue.agents.register(
             id=self.agent_id,
             types=sorted(worker.handlers),
             capabilities=worker.capabilities,
             models_available=worker.models,
             provider=worker.provider,
-            account=worker.account,
-            max_concurrent_tasks=self._slots,
+            accounts=worker.accounts,
+            max_concurrent_tasks=self._concurrency,
             budget_remaining_usd=await self._budget_left(),
         )
 
@@ -197,7 +179,8 @@ class Runner:
         The setting's own default is for agents that claim by themselves and never said how many they can do.
         """
         found = next(each for each in await self._queue.settings.list() if each.key == "max_concurrent_tasks")
-        return DEFAULT_SLOTS if found.source == "default" or found.value is None else int(found.value)
+        self._is_held_to_setting = found.source != "default" and found.value is not None
+        return int(found.value) if self._is_held_to_setting else DEFAULT_SLOTS
 
     async def _budget_left(self) -> float | None:
         """A restart is not a pay rise: what the agent has spent before counts, and so does an operator's limit."""
@@ -218,6 +201,7 @@ class Runner:
 
     async def _start_pulse(self, stack: AsyncExitStack, url: str | None, *, until_idle: bool) -> None:
         settings = await self._settings()
+        self._open_slots(settings)
         interval = min(each["heartbeat_interval_sec"] for each in settings)
         limits = [each.get(key) for each in settings for key in ("heartbeat_timeout_sec", "runtime_offline_sec")]
         lease = min((limit for limit in limits if limit is not None), default=None)
@@ -234,6 +218,13 @@ class Runner:
             own += [self._delivery.for_the_dead(), *upkeep(self._queue)]
         for coroutine in own:
             stack.callback(asyncio.create_task(coroutine).cancel)
+
+    def _open_slots(self, settings: list[dict[str, Any]]) -> None:
+        """What must be delivered once at most is not claimed ahead: after a crash, it would count as begun."""
+        once = any(each["delivery"] == "at_most_once" for each in settings)
+        allowed = self._worker.claim_ahead and not once and not self._is_held_to_setting
+        self._ahead = ClaimAhead(self._concurrency, allowed=allowed)
+        self._slots = Slots(self._concurrency, self._ahead, self._outcome, self._ended, self._give_back_late)
 
     async def _settings(self) -> list[dict[str, Any]]:
         """Of the workspace and of every type we take."""
@@ -265,6 +256,9 @@ class Runner:
     def ask_to_yield(self, token: str, why: str) -> None:
         self._loop.call_soon_threadsafe(self._ask_to_yield, token, why)
 
+    def instruct(self, token: str, instructions: Sequence[Instruction]) -> None:
+        self._loop.call_soon_threadsafe(self._instruct, token, instructions)
+
     def slow_down(self, seconds: float) -> None:
         self._slow_until = time.monotonic() + seconds
 
@@ -281,42 +275,56 @@ class Runner:
 
     def _stop_work(self, token: str, ending: Ending, why: str) -> None:
         work = self._work.get(parse_token(token))
-        if work is None or not work.executing or work.ending is not None:
+        if work is None or work.is_over or work.ending is not None:
             return  # what is only being reported meets the queue's own answer
         log.info("stopping %s: %s", work, why)
         work.ending = ending
         self.summary.cancelled += ending == "cancelled"
         self.summary.lost += ending != "cancelled"
+        if not work.executing:
+            self._slots.drop(work)
+            self._settle(work)
+            return
         self._interrupt(work)
         self._loop.call_later(self._worker.cancel_grace_sec, self._abandon, work)
 
+    def _instruct(self, token: str, instructions: Sequence[Instruction]) -> None:
+        if (work := self._work.get(parse_token(token))) is not None:
+            work.context.receive(instructions)
+
     def _ask_to_yield(self, token: str, why: str) -> None:
         work = self._work.get(parse_token(token))
-        if work is None or not work.executing or work.ending is not None or work.context.should_yield:
+        if work is None or work.is_over or work.ending is not None or work.context.should_yield:
             return
         log.info("%s is asked to yield: %s", work, why)
+        if not work.executing:
+            self._slots.drop(work)
+            self._give_back([work], MADE_WAY)
+            return
         work.context.ask_to_yield()
         if threads.is_async(self._worker.handlers[work.assignment.type]):
             self._loop.call_later(self._worker.cancel_grace_sec, self._make_way, work)
 
-    def _make_way(self, work: _RunningHandler) -> None:
+    def _make_way(self, work: RunningHandler) -> None:
         if work.executing and work.ending is None:
             work.makes_way = True
-            work.task.cancel()
+            work.interrupt()
 
-    def _interrupt(self, work: _RunningHandler) -> None:
+    def _interrupt(self, work: RunningHandler) -> None:
         work.context.cancel()
-        work.task.cancel()
+        work.interrupt()
 
-    def _abandon(self, work: _RunningHandler) -> None:
+    def _abandon(self, work: RunningHandler) -> None:
         """A handler that ignores its cancellation keeps running, but no longer counts."""
         if work.executing:
             log.warning("the handler of %s ignores its cancellation and is left to itself", work)
+            self._slots.drop(work)
             self._settle(work)
 
     async def _claim_and_work(self, *, until_idle: bool) -> None:
+        nothing_comes = False
         while not self._stopping.is_set():
-            free = min(self._slots - len(self._work), self._may_claim)
+            free = self._room_for()
             if free <= 0:
                 if self._may_claim <= 0 and not self._work and not self._reports:
                     return
@@ -327,25 +335,38 @@ class Runner:
             assignments = await self._claim(free, wait=0 if until_idle else CLAIM_WAIT_SEC)
             if assignments and self._is_limited:
                 self._may_claim -= len(assignments)
-            for assignment in assignments or ():
-                self._begin(assignment)
+            if assignments:
+                nothing_comes = False
+                self._begin(assignments)
             await asyncio.sleep(0)  # handlers begin before more is asked for
             if until_idle and not assignments:
-                if was_idle and assignments is not None and not await self._recovery.is_expected():
-                    self.summary.went_idle = True
-                    return
+                if was_idle and assignments is not None:
+                    if nothing_comes:
+                        self.summary.went_idle = True
+                        return
+                    # What was to come may be ready by now: it is looked for once more.
+                    nothing_comes = not await self._recovery.is_expected()
+                    if nothing_comes:
+                        continue
                 self._room.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(IDLE_LOOK_SEC):
                         await self._room.wait()
 
+    def _room_for(self) -> int:
+        """How many tasks to ask for. Where they are claimed ahead, few at a time would be a waste: half of all."""
+        most = self._concurrency + self._ahead.most
+        free = most - len(self._work)
+        if most > self._concurrency and self._work and free < min(MAX_CLAIM, most // 2):
+            return 0
+        return min(free, self._may_claim, MAX_CLAIM)
+
     async def _claim(self, free: int, wait: float) -> list[Assignment] | None:
         """Claim, unless we are stopped meanwhile; None where the queue would not or could not say."""
-        types = sorted(self._worker.handlers)
-        most = min(free, MAX_CLAIM)
+        types, ahead = sorted(self._worker.handlers), self._ahead.most
         claiming = asyncio.create_task(
             self._queue.claims.request(
-                self.agent_id, most, start=True, runtime_id=self.runtime_id, wait=wait, types=types
+                self.agent_id, free, start=True, runtime_id=self.runtime_id, wait=wait, types=types, ahead=ahead
             )
         )
         stopping = asyncio.create_task(self._stopping.wait())
@@ -389,38 +410,42 @@ class Runner:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
-    def _begin(self, assignment: Assignment) -> None:
-        began = 0.0 if self._task_log is None else self._loop.time()
-        work = _RunningHandler(
-            assignment, Context(self._queue, assignment, self._slow_for, self._opened, self._logs), began
-        )
-        self._work[work.claim] = work
-        work.task = self._loop.create_task(self._execute(work))
+    def _begin(self, assignments: list[Assignment]) -> None:
+        queue, slow_for, opened, logs = self._queue, self._slow_for, self._opened, self._logs
+        claimed = [RunningHandler(each, Context(queue, each, slow_for, opened, logs)) for each in assignments]
+        self._work.update((work.claim, work) for work in claimed)
+        self._slots.add(claimed)
 
-    async def _execute(self, work: _RunningHandler) -> None:
-        """Run the handler and send whatever it came to; what is logged meanwhile names the task."""
-        tracing.work_on(work.assignment)
-        pending = await self._outcome(work)
-        tracing.work_on(None)  # what is started from here on, to report this one, goes on with others
+    def _ended(self, work: RunningHandler, pending: PendingResult | None) -> None:
+        """Send what a handler came to."""
         if work.ending is not None and not (work.ending == "cut_off" and pending is not None and not pending.failed):
             self._settle(work)
         elif pending is None:
             self._forget(work.claim, work.left_as)
         else:
             self._sender.send(pending)
+        if self._stopping.is_set():
+            self._room.set()  # who waits for the last handlers looks again
 
-    async def _outcome(self, work: _RunningHandler) -> PendingResult | None:
-        """What the handler came to, done in the trace its task was submitted in."""
+    async def _outcome(self, work: RunningHandler) -> PendingResult | None:
+        """What the handler came to, done in the trace its task was submitted in; what is logged names the task."""
         held = work.assignment
+        tracing.work_on(held)
         try:
-            with self._span(held):
-                data = await self._calls[held.type](work.context)
-                if held.tests is not None and self._worker.run_tests:
-                    data = await _tested(work.context, data)
-            return _done(work, data)
+            if held.traceparent is None and not tracing.is_on() and tracing.meter() is None:
+                return await self._call(work)
+            with self._span(held), recorded(work, self.agent_id, self._worker.provider):
+                return await self._call(work)
         except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
             failure = self._failure(work, error)
-            return PendingResult(work.claim, failure) if failure is not None else None
+            return PendingResult(work.claim, failure, failed=True) if failure is not None else None
+
+    async def _call(self, work: RunningHandler) -> PendingResult:
+        held = work.assignment
+        data = await self._calls[held.type](work.context)
+        if self._worker.run_tests and held.tests is not None:
+            data = await tested(work.context, data)
+        return done(work, data)
 
     def _span(self, held: Assignment) -> AbstractContextManager[None]:
         """What it is about is worked out only where spans are made."""
@@ -429,14 +454,14 @@ class Runner:
             about = {"task_id": held.id, "type": held.type, "fence": held.fence, "agent_id": self.agent_id}
         return tracing.span(f"execute {held.type}", "consumer", held.traceparent, **about)
 
-    def _failure(self, work: _RunningHandler, error: BaseException) -> Failure | None:
+    def _failure(self, work: RunningHandler, error: BaseException) -> Failure | None:
         try:
             return self._classify(work, error)
         except Exception as unread:  # a class of the user's own may lack what ours have
             log.exception("%s failed with an error that cannot be read", work, exc_info=in_log(unread))
             return Failure(reasons.CRASH, describe(error), work.context.usage(), token=work.claim)
 
-    def _classify(self, work: _RunningHandler, error: BaseException) -> Failure | None:
+    def _classify(self, work: RunningHandler, error: BaseException) -> Failure | None:
         """What an exception of a handler means for its task."""
         usage = work.context.usage()
         if isinstance(error, Suspended):
@@ -454,7 +479,7 @@ class Runner:
         if isinstance(error, Release) or stopped or made_way:
             self.summary.released += 1
             why = "its worker was stopped" if stopped else clean(error, 1000) or "released by its handler"
-            why = "it made way for an urgent task" if made_way and not stopped else why
+            why = MADE_WAY if made_way and not stopped else why
             self._spawn_report(self._release(work, why))
             return None
         if isinstance(error, Fail):
@@ -472,7 +497,7 @@ class Runner:
     def _is_ending(self) -> bool:
         return self._stopping.is_set() or (self._life is not None and self._life.cancelling() > 0)
 
-    def _settle(self, work: _RunningHandler) -> None:
+    def _settle(self, work: RunningHandler) -> None:
         """The queue wanted it stopped: what it spent is booked all the same."""
         self._forget(work.claim, "cancelled" if work.ending == "cancelled" else "lost")
         if work.ending == "cut_off":
@@ -485,11 +510,28 @@ class Runner:
         with suppress(ShiftworkError):
             await self._queue.fail(token, reasons.CANCELLED, usage=usage)
 
-    async def _release(self, work: _RunningHandler, why: str) -> None:
+    async def _release(self, work: RunningHandler, why: str) -> None:
         """Give back without cost. What does not get through is let go by the pulse, since no one names it any more."""
         with suppress(ShiftworkError):
             await work.context.book_usage()
             await self._queue.release(work.assignment.token, why)
+
+    def _give_back_late(self, late: list[RunningHandler]) -> None:
+        self._give_back(late, "it was claimed ahead, and its worker had no slot for it in time")
+
+    def _give_back(self, unbegun: list[RunningHandler], why: str) -> None:
+        """What no handler has seen is released, without cost, in one call."""
+        self.summary.released += len(unbegun)
+        if self._is_limited:
+            self._may_claim += len(unbegun)
+        for work in unbegun:
+            self._forget(work.claim, "released")
+        self._spawn_report(self._release_all([work.claim for work in unbegun], why))
+
+    async def _release_all(self, claims: list[Token], why: str) -> None:
+        """As with one: what does not get through is let go by the pulse."""
+        with suppress(ShiftworkError):
+            await self._queue.batch.release(claims, why)
 
     def _forget(self, claim: Token, outcome: str) -> None:
         """Its attempt is over as far as this worker goes."""
@@ -515,7 +557,9 @@ class Runner:
             log.error("a report failed: %s", error, exc_info=error)
 
     async def _finish(self, grace: float) -> None:
-        """Let handlers end; what does not end in time is cancelled and released, without cost."""
+        """Let handlers end; what has not begun or does not end in time is released, without cost."""
+        if unbegun := self._slots.close():
+            self._give_back(unbegun, "its worker was stopped")
         if running := len(self._executing()):
             log.info("stopping: %d running handlers have %g s to end", running, grace)
         await self._wait_for_handlers(grace)
@@ -537,7 +581,7 @@ class Runner:
             await self._queue.agents.deregister(self.agent_id)
         self.summary.released += len(left)
 
-    def _executing(self) -> list[_RunningHandler]:
+    def _executing(self) -> list[RunningHandler]:
         return [work for work in self._work.values() if work.executing]
 
     async def _wait_for_handlers(self, seconds: float) -> None:
@@ -546,19 +590,3 @@ class Runner:
                 while self._executing():
                     self._room.clear()
                     await self._room.wait()
-
-
-def _done(work: _RunningHandler, data: Any) -> PendingResult:
-    """What a handler returned, with what it has used. What that is, is checked when it is submitted."""
-    if not isinstance(data, Done):
-        return PendingResult(work.claim, Completion(data, usage=work.context.usage(), token=work.claim))
-    if data.usage is not None:
-        work.context.spent(**msgspec.to_builtins(data.usage))
-    stated = {**data.fields(), "usage": work.context.usage()}
-    return PendingResult(work.claim, Completion(**stated, token=work.claim), data.once_accepted)
-
-
-async def _tested(context: Context, data: Any) -> Done:
-    """What a handler returned, with the verdict of the tests that its task asks for, unless it has one already."""
-    done = data if isinstance(data, Done) else Done(data)
-    return done if done.verdict is not None else msgspec.structs.replace(done, verdict=await context.run_tests())

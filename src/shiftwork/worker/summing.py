@@ -18,7 +18,7 @@ FOLDER = "SHIFTWORK_SUMMARIES"
 """Where the processes of a fleet note what they have done, where someone wants to know. The fleet alone sets it."""
 
 Report = Callable[[Sequence[Summary], int], None]
-"""Is told what each process has done, and how many ended without a word, say by SIGKILL."""
+"""Called with what each process has done, and how many ended without a report, say by SIGKILL."""
 
 
 def total(summaries: Sequence[Summary], silent: int) -> dict[str, Any]:

@@ -55,7 +55,13 @@ def add(one: Usage, more: Usage) -> Usage:
     """The sum; of which model it is known only where that is one."""
     return Usage(
         model=more.model if one == NOTHING or one.model == more.model else None,
-        cost_usd=one.cost_usd + more.cost_usd,
+        cost_usd=_sum(one.cost_usd, more.cost_usd),
         tokens_in=one.tokens_in + more.tokens_in,
         tokens_out=one.tokens_out + more.tokens_out,
+        tokens_cached=one.tokens_cached + more.tokens_cached,
     )
+
+
+def _sum(one: float | None, more: float | None) -> float | None:
+    """Not known only where neither is."""
+    return None if one is None and more is None else (one or 0.0) + (more or 0.0)

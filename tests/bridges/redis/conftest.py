@@ -37,7 +37,7 @@ async def make_bridge(streams: Queue, redis_url: str) -> AsyncIterator[Callable[
 
     yield make
     for each in made:
-        await each.desk.redis.aclose()
+        await each.context.redis.aclose()
 
 
 @pytest.fixture

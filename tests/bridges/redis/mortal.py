@@ -10,7 +10,7 @@ from typing import Any
 
 from shiftwork import Queue
 from shiftwork.compat.bridges.redis import reclaiming, results
-from shiftwork.compat.bridges.redis.desk import BridgeContext
+from shiftwork.compat.bridges.redis.bridge_context import BridgeContext
 from tests.bridges.redis.streams import orchestrator
 
 Step = Callable[..., Coroutine[Any, Any, Any]]
@@ -64,7 +64,7 @@ async def main(store: str, redis: str, point: str) -> None:
     async with Queue.open(store) as queue:
         bridge = orchestrator(queue, redis)
         await bridge.run_once()
-        await bridge.desk.redis.aclose()
+        await bridge.context.redis.aclose()
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from shiftwork import Queue
-from shiftwork.compat import views
-from shiftwork.compat.bridges.redis.desk import BridgeContext, connect
+from shiftwork import Queue, views
+from shiftwork.compat.bridges.redis.bridge_context import BridgeContext, connect
 from shiftwork.compat.bridges.redis.foreign import ForeignGroup
 from shiftwork.compat.bridges.redis.orchestrator import Options, Orchestrator
 from shiftwork.compat.external.published import Bridge

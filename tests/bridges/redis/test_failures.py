@@ -221,7 +221,7 @@ async def test_malformed_task_of_another_orchestrator_is_logged_once(
     assert await redis.xlen(DLQ) == 1
     log = await sql(queue, "select event_type, worker from event_log")
     assert [(row["event_type"], row["worker"]) for row in log] == [("task.dlq", "bridge:redis")]
-    await side.desk.redis.aclose()
+    await side.context.redis.aclose()
 
 
 @pytest.mark.requirement("R-047", "R-050")

@@ -28,7 +28,7 @@ async def side(queue: Queue, redis_url: str, redis: Client) -> AsyncIterator[For
     await redis.xgroup_create(TASK, GROUP, id="0", mkstream=True)
     made = foreign(queue, redis_url)
     yield made
-    await made.desk.redis.aclose()
+    await made.context.redis.aclose()
 
 
 async def order(redis: Client, key: str = "key-1", retry_count: Any = 0, **fields: Any) -> str:
@@ -57,7 +57,7 @@ async def test_stream_entry_becomes_a_task_and_its_result_is_written_back(
     assert await entries(redis, RESULT) == [
         {
             "task_id": "theirs-key-1", "status": "succeeded", "result": '{"sent":true}', "error": "",
-            "retryable": "true", "worker": side.desk.us,
+            "retryable": "true", "worker": side.context.us,
         }
     ]  # fmt: skip
     assert await pending(redis) == 0
@@ -148,7 +148,7 @@ async def test_entry_in_progress_is_not_idle_for_the_orchestrator(
 ) -> None:
     message_id = await order(redis)
     await side.run_once()
-    await redis.xclaim(TASK, GROUP, side.desk.us, 0, [message_id], idle=299_000, justid=True)
+    await redis.xclaim(TASK, GROUP, side.context.us, 0, [message_id], idle=299_000, justid=True)
     await side.run_once()
     (held,) = await redis.xpending_range(TASK, GROUP, "-", "+", 1)
     assert held["time_since_delivered"] < 100_000
@@ -170,7 +170,7 @@ async def test_bridge_killed_before_recording_a_task_imports_it_once(
 ) -> None:
     """Read and submitted, and then killed: the entry is still pending for this consumer."""
     await order(redis)
-    await redis.xreadgroup(GROUP, side.desk.us, {TASK: ">"})
+    await redis.xreadgroup(GROUP, side.context.us, {TASK: ">"})
     await queue.submit(type="mail", tool_name="send_mail", payload={"to": "ada"}, idempotency_key="key-1")
     await side.run_once()
     await side.run_once()
@@ -189,7 +189,7 @@ async def test_bridge_reads_at_most_ahead_entries(
     await narrow.run_once()
     await narrow.run_once()
     assert len((await queue.tasks.list()).tasks) == 2
-    await narrow.desk.redis.aclose()
+    await narrow.context.redis.aclose()
 
 
 @pytest.mark.parametrize("ahead", [100, 200])
@@ -212,7 +212,7 @@ async def test_entries_without_room_in_the_queue_wait_for_it(
     await restarted.run_once()
     # One is answered, so that there is room for another.
     assert len((await queue.tasks.list(limit=200)).tasks) == min(ahead + 1, 120)
-    await restarted.desk.redis.aclose()
+    await restarted.context.redis.aclose()
 
 
 async def test_refused_duplicate_key_is_still_the_same_task(queue: Queue, side: ForeignGroup, redis: Client) -> None:
@@ -289,7 +289,7 @@ async def test_bridge_at_its_read_limit_does_not_spin(
     began = asyncio.get_running_loop().time()
     await narrow.run_once(thorough=False, wait_ms=50)
     assert asyncio.get_running_loop().time() - began >= 0.049
-    await narrow.desk.redis.aclose()
+    await narrow.context.redis.aclose()
 
 
 async def test_two_queues_work_as_orchestrator_and_worker(
@@ -309,7 +309,7 @@ async def test_two_queues_work_as_orchestrator_and_worker(
             else:
                 await workers.fail(claim.token, "invalid_input", "nobody to write to")
         await there.run_once()
-        await there.desk.redis.aclose()
+        await there.context.redis.aclose()
     await bridge.run_once()
     done = await streams.get(task_id)
     assert (done.status, done.result and done.result.data) == ("completed", "sent")

@@ -65,13 +65,13 @@ async def test_results_are_read_before_they_are_trimmed(
 async def test_unread_results_are_not_trimmed(
     bridge: Orchestrator, redis: Client, heard: int, read: int, left: int
 ) -> None:
-    await bridge.desk.make_groups()
+    await bridge.context.make_groups()
     ids = [await redis.xadd(RESULT, {"n": n}) for n in range(500)]
     if read:
-        await redis.xreadgroup("cg:orchestrator", bridge.desk.us, {RESULT: ">"}, count=read)
+        await redis.xreadgroup("cg:orchestrator", bridge.context.us, {RESULT: ">"}, count=read)
     if heard:
         await redis.xack(RESULT, "cg:orchestrator", *ids[:heard])
-    await results.trim(bridge.desk, 1)
+    await results.trim(bridge.context, 1)
     assert await redis.xlen(RESULT) == left
 
 
@@ -122,7 +122,7 @@ async def test_work_continues_when_redis_is_back(
     streams: Queue, make_bridge: Callable[..., Orchestrator], own_server: Server
 ) -> None:
     bridge = make_bridge(own_server.url)
-    redis = bridge.desk.redis
+    redis = bridge.context.redis
     first = await submit(streams, "first")
     await bridge.run_once()
     own_server.kill9()
@@ -150,7 +150,7 @@ async def test_dropped_redis_connection_is_replaced(
     redis_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shiftwork.compat.bridges.redis.desk.ANSWER_SEC", 2.0)
+    monkeypatch.setattr("shiftwork.compat.bridges.redis.bridge_context.ANSWER_SEC", 2.0)
     async with relay_to(redis_url) as (relay, url):
         bridge = make_bridge(url)
         await bridge.run_once()

@@ -8,10 +8,10 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.compat.bridges.redis import reclaiming, results
-from shiftwork.compat.bridges.redis.desk import BridgeContext
+from shiftwork.compat.bridges.redis.bridge_context import BridgeContext
 from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
 from shiftwork.compat.bridges.redis.reclaiming import Way
-from shiftwork.compat.bridges.redis.sight import StreamState
+from shiftwork.compat.bridges.redis.stream_state import StreamState
 from shiftwork.maintenance.loop import run_once
 from shiftwork.testing import MovedClock
 from tests.bridges.redis.old_server import older
@@ -38,7 +38,7 @@ async def test_task_of_a_silent_worker_goes_to_another_and_is_logged(
     streams: Queue, make_bridge: Callable[..., Orchestrator], own_server: Server, way: str
 ) -> None:
     bridge = make_bridge(own_server.url, reclaim=way)
-    redis = bridge.desk.redis
+    redis = bridge.context.redis
     worker, other = HandWorker(redis, "worker-1"), HandWorker(redis, "worker-2")
     task_id, entry = await taken(streams, bridge, worker)
     await worker.idle_for(entry, 301)
@@ -67,15 +67,15 @@ async def test_old_redis_server_is_used_with_xclaim(
 ) -> None:
     async with older(own_server.url) as url:
         bridge = make_bridge(url)
-        worker = HandWorker(bridge.desk.redis, "worker-1")
+        worker = HandWorker(bridge.context.redis, "worker-1")
         task_id, entry = await taken(streams, bridge, worker)
         await worker.idle_for(entry, 301)
         await bridge.run_once()
         assert (await streams.get(task_id)).claim.agent_id is None
-        used = await bridge.desk.redis.info("commandstats")
+        used = await bridge.context.redis.info("commandstats")
         assert int(used["cmdstat_xclaim"]["calls"]) == 2  # the worker's own, and the bridge's
         assert "cmdstat_xautoclaim" not in used
-        assert await reclaiming.way_of(make_bridge(own_server.url).desk) == "xautoclaim"
+        assert await reclaiming.way_of(make_bridge(own_server.url).context) == "xautoclaim"
 
 
 @pytest.mark.requirement("R-012")
@@ -227,16 +227,16 @@ async def test_result_arriving_during_a_scan_counts(
     task_id, entry = await taken(streams, bridge, worker)
     clock.advance(3600)
     await bridge.run_once()
-    stream_state = bridge.desk.stream_state
+    stream_state = bridge.context.stream_state
 
     async def after_the_result() -> StreamState:
         if not await redis.xlen(RESULT):
             await worker.succeed(entry, "in time")
             if read_by == "another bridge":
-                await results.read_words(other.desk)
+                await results.read_words(other.context)
         return await stream_state()
 
-    monkeypatch.setattr(bridge.desk, "stream_state", after_the_result)
+    monkeypatch.setattr(bridge.context, "stream_state", after_the_result)
     await bridge.run_once(thorough=look == "thorough")
     task = await streams.get(task_id)
     assert (task.status, task.attempts, task.result and task.result.data) == ("completed", 0, "in time")
@@ -276,7 +276,7 @@ async def test_entry_read_and_answered_during_a_scan_is_accepted(
     await bridge.run_once()
     await worker.acknowledge(entry)
     clock.advance(3600)
-    stream_state, read = bridge.desk.stream_state, list[str]()
+    stream_state, read = bridge.context.stream_state, list[str]()
 
     async def before_the_reading() -> StreamState:
         seen = await stream_state()
@@ -286,7 +286,7 @@ async def test_entry_read_and_answered_during_a_scan_is_accepted(
             await worker.succeed(second, "quick")
         return seen
 
-    monkeypatch.setattr(bridge.desk, "stream_state", before_the_reading)
+    monkeypatch.setattr(bridge.context, "stream_state", before_the_reading)
     await bridge.run_once(thorough=False)
     assert (await streams.get(silent)).failure_reason == "crash"
     assert (await streams.get(quick)).status == "completed"

@@ -23,6 +23,7 @@ from shiftwork.engine.claim import ClaimAnswer
 from shiftwork.model import ids
 from shiftwork.model.errors import FolderUnavailable, LockTimeout
 from shiftwork.snapshots.batches import in_thread
+from shiftwork.store import crash_points
 
 QUEUES = ("pending", "in-progress", "completed", "dead-letter", "cancelled")
 LOCK = "state/locks/queue.lock"
@@ -182,7 +183,9 @@ def replace(file: Path, text: bytes) -> None:
             new.write(text)
             new.flush()
             os.fsync(new.fileno())
+        crash_points.reach("before placing a file")
         temporary.replace(file)
+        crash_points.reach("after placing a file")
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise _unavailable(file, error) from error

@@ -17,6 +17,7 @@ from shiftwork.engine.claim import assign, eligible, find_claimer, lock_claimer
 from shiftwork.engine.decide import Decision, after_failure, after_loss, after_takeover
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.lanes import ClaimFilter
+from shiftwork.engine.new_events import NewEvent
 from shiftwork.engine.pick import ClaimRequest, Picker
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
@@ -25,10 +26,9 @@ from shiftwork.model import reasons
 from shiftwork.model.errors import AgentUnavailable
 from shiftwork.model.outcome import Token
 from shiftwork.model.states import State
+from shiftwork.model.task import PUBLISHED
 from shiftwork.providers.provider_limits import ClassifiedFailure
 from shiftwork.store.store import Row, Tx
-
-HOLD = "published"
 
 
 class Bridge(NamedTuple):
@@ -93,21 +93,27 @@ async def _best(tx: Tx, engine: Engine, bridge: Bridge, most: int) -> Sequence[R
 
 
 async def _emit(work: UnitOfWork, rows: Iterable[Row], verb: str, bridge: Bridge) -> None:
-    stated = as_json({"bridge": bridge.name})
-    actor, request_id = work.caller.actor, work.caller.request_id
-    work.add_events(
-        [
-            (work.now, row["workspace"], row["id"], row["dag_id"], verb, None, actor, request_id, None, None, stated)
-            for row in rows
-        ]
-    )
+    actor, request_id, data = work.caller.actor, work.caller.request_id, {"bridge": bridge.name}
+    for row in rows:
+        work.add_event(
+            NewEvent(
+                work.now,
+                row["workspace"],
+                verb,
+                actor,
+                row["id"],
+                row["dag_id"],
+                request_id=request_id,
+                data=data,
+            )
+        )
     await work.save_events()
 
 
 async def withdraw(tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, offers: Collection[Offer]) -> None:
     """No one took these, and no one can any more: ready for everyone again, as far as they still are."""
     rows = await tx.all("lock_tasks", items=sorted({(offer.task_id,) for offer in offers}))
-    held = [row for row in rows if row["status"] == State.READY and row["hold"] == HOLD]
+    held = [row for row in rows if row["status"] == State.READY and row["hold"] == PUBLISHED]
     await tx.run("forget_published", items=sorted(offers))
     if held:
         await tx.run("lift_published", items=[(row["id"],) for row in held], now=tx.now)
@@ -163,7 +169,7 @@ async def give(
     """
     by_task = {each.offer.task_id: each for each in theirs}
     rows = await tx.all("lock_tasks", items=[(id_,) for id_ in sorted(by_task)])
-    free = [row for row in rows if row["status"] == State.READY and row["hold"] in {None, HOLD}]
+    free = [row for row in rows if row["status"] == State.READY and row["hold"] in {None, PUBLISHED}]
     if not free:
         return {}
     await tx.run("lift_published", items=[(row["id"],) for row in free], now=tx.now)

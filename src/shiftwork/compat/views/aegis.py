@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from shiftwork.compat.views.view import (
+from shiftwork.model import reasons
+from shiftwork.model.states import SETTLED, WAITING, State
+from shiftwork.views.view import (
     FAILURE,
     TIME,
     UUID,
@@ -23,8 +25,6 @@ from shiftwork.compat.views.view import (
     time_out,
     words,
 )
-from shiftwork.model import reasons
-from shiftwork.model.states import SETTLED, WAITING, State
 
 SUMMARY_CHARS = 200
 

@@ -8,8 +8,8 @@ import msgspec
 
 from shiftwork.agents.api import Agents, Registration
 from shiftwork.agents.model import NewAgent
-from shiftwork.compat.views.adapters import reads, writes
 from shiftwork.model import check
+from shiftwork.views.adapters import reads, writes
 
 
 @reads(Registration.register)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from shiftwork.compat.views.adapters import Instead, reads, writes
 from shiftwork.engine.claims_api import Claims, Spawning, WorkerVerbs
 from shiftwork.model import check
 from shiftwork.model.errors import InputError
 from shiftwork.model.reports import TaskFailure, TaskResult
 from shiftwork.operation.parameters import CLAIM_FIELDS, ClaimRef
+from shiftwork.views.adapters import Instead, reads, writes
 
 
 async def _under_claim(request: Any, body: Any) -> tuple[str, dict[str, Any]]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.compat.views.adapters import reads
 from shiftwork.control.api import Control
 from shiftwork.control.model import Purge
 from shiftwork.model import check
+from shiftwork.views.adapters import reads
 
 
 @reads(Control.purge)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, get_args
 
-from shiftwork.compat.views.view import (
+from shiftwork.model import reasons
+from shiftwork.model.states import State
+from shiftwork.settings.model import Strategy
+from shiftwork.views.view import (
     FAILURES,
     TIME,
     Pair,
@@ -23,9 +26,6 @@ from shiftwork.compat.views.view import (
     time_out,
     words,
 )
-from shiftwork.model import reasons
-from shiftwork.model.states import State
-from shiftwork.settings.model import Strategy
 
 STATES = {
     State.CREATED: "Pending",

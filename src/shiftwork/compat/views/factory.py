@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shiftwork.compat.views.view import (
+from shiftwork.model.states import State
+from shiftwork.views.view import (
     FAILURES,
     TIME,
     Pair,
@@ -20,7 +21,6 @@ from shiftwork.compat.views.view import (
     task_output,
     words,
 )
-from shiftwork.model.states import State
 
 STATES = {
     **{state: state.upper() for state in State},

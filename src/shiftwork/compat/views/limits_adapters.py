@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.compat.views.adapters import writes
 from shiftwork.limits.api import Breakers
+from shiftwork.views.adapters import writes
 
 
 @writes(Breakers.list)

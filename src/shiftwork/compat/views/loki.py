@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from shiftwork.compat.views.view import (
+from shiftwork.model.states import State
+from shiftwork.views.view import (
     FAILURES,
     TIME,
     UUID,
@@ -24,7 +25,6 @@ from shiftwork.compat.views.view import (
     task_output,
     words,
 )
-from shiftwork.model.states import State
 
 
 def priority_out(priority: float) -> int:

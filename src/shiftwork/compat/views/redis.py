@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shiftwork.compat.views.view import (
+from shiftwork.model.states import CLAIMED_STATES, State
+from shiftwork.views.view import (
     TIME,
     Pair,
     Record,
@@ -18,7 +19,6 @@ from shiftwork.compat.views.view import (
     task_output,
     words,
 )
-from shiftwork.model.states import CLAIMED_STATES, State
 
 STATES = {
     State.CREATED: "queued",

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.compat.views.adapters import reads, translates, writes
 from shiftwork.dags.api import Dags
 from shiftwork.dead_letters.api import DeadLetters
 from shiftwork.engine.api import Everyday, Submissions, Tasks
 from shiftwork.model import check
 from shiftwork.model.task import NewDag
 from shiftwork.operation.declare import operation_of
+from shiftwork.views.adapters import reads, translates, writes
 
 
 @reads(Submissions.submit_dag)

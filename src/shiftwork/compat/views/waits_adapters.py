@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shiftwork.compat.views.adapters import writes
+from shiftwork.views.adapters import writes
 from shiftwork.waits.api import Approvals
 
 

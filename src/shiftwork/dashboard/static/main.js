@@ -7,9 +7,11 @@ import * as live from "./live.js";
 import { ask, badge, empty } from "./parts.js";
 import * as route from "./route.js";
 import { ago, count, setClock } from "./words.js";
+import accounts from "./pages/accounts.js";
 import agents from "./pages/agents.js";
 import alerts from "./pages/alerts.js";
 import approvals from "./pages/approvals.js";
+import costs from "./pages/costs.js";
 import dag from "./pages/dag.js";
 import dags from "./pages/dags.js";
 import letters from "./pages/letters.js";
@@ -28,6 +30,8 @@ const ROUTES = [
   [/^\/approvals$/, approvals],
   [/^\/dead-letters$/, letters],
   [/^\/agents$/, agents],
+  [/^\/accounts$/, accounts],
+  [/^\/costs$/, costs],
   [/^\/protection$/, protection],
   [/^\/triggers$/, triggers],
   [/^\/alerts$/, alerts],
@@ -39,6 +43,8 @@ const SECTIONS = [
   ["/approvals", "Approvals", "p"],
   ["/dead-letters", "Dead letters", "l"],
   ["/agents", "Agents", "a"],
+  ["/accounts", "Accounts", "q"],
+  ["/costs", "Costs", "c"],
   ["/protection", "Protection", "b"],
   ["/triggers", "Triggers", "r"],
   ["/alerts", "Alerts", "w"],

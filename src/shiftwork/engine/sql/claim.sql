@@ -11,7 +11,7 @@ recursive walk(lane) as (
 )
 
 -- name: lock_claimer
--- Locks the agent; one row per open lane, closed gate, limit and slot count: a lane that holds work or is its own, a gate that is closed, a
+-- Locks the agent; one row per open lane, closed gate, limit, account with windows and slot count: a lane that holds work or is its own, a gate that is closed, a
 -- limit, how much it holds where that matters (what has been submitted and waits for its verdict takes no slot). With the
 -- last sign of life of the runtime it claims for. All but the agent is as of before it was locked: if someone changed it
 -- meanwhile, as every claim that got work does, this is not `exact` and must be asked again.
@@ -29,6 +29,8 @@ with {walk}, me as materialized (
   select null, g.scope, g.kind, g.agent_id, g.until, null from gates g where g.workspace = :workspace
   union all
   select null, l.key, 'limited', '', null, null from limits l where l.workspace = :workspace
+  union all
+  select null, w.provider, 'windowed', w.account, null, null from account_windows w where w.workspace = :workspace
   union all
   select null, null, null, null, null, count(*) from tasks t
   where (select me.max_concurrent_tasks is not null from me)
@@ -52,6 +54,8 @@ union all
 select null, g.scope, g.kind, g.agent_id, g.until, null from gates g where g.workspace = :workspace
 union all
 select null, l.key, 'limited', '', null, null from limits l where l.workspace = :workspace
+union all
+select null, w.provider, 'windowed', w.account, null, null from account_windows w where w.workspace = :workspace
 union all
 select null, null, null, items.id, null, count(*)
 from {items} join agents a on a.workspace = :workspace and a.id = items.id and a.max_concurrent_tasks is not null
@@ -174,11 +178,12 @@ from {items} where tasks.id = items.id
 
 -- name: waiting_targets
 -- Agents that work is meant for and waits, whose best task is best first: one probe of the claim index per lane of theirs.
+-- No runtime has those of the batch lane.
 select l.target_agent_id as agent_id from lanes l join tasks t on t.id = (
   select x.id from tasks x where x.lane = l.id and x.status = 'ready' and x.hold is null
   order by x.rank, x.ordered_at, x.id limit 1)
 left join agents a on a.workspace = l.workspace and a.id = l.target_agent_id
-where l.workspace = :workspace and l.target_agent_id is not null and coalesce(a.status, 'active') not in ('draining', 'offline')
+where l.workspace = :workspace and l.target_agent_id is not null and l.target_agent_id not like 'shiftwork-batch-%' and coalesce(a.status, 'active') not in ('draining', 'offline')
 group by l.target_agent_id order by min(t.rank), min(t.ordered_at), l.target_agent_id limit :count
 
 -- name: lock_agent

@@ -120,16 +120,40 @@ select a.id, a.external_id from {items} join archive a on a.id = items.id where 
 select id from archive where workspace = :workspace and external_id = :name
 
 -- name: event_numbers
--- Of all workspaces: a gap is a gap, in any workspace
-select seq from events where seq > :after order by seq limit :count
+-- Of all workspaces: a gap is a gap, in any workspace. Only as many rows are unfolded as numbers are asked for.
+select e.seq, e.row_seq from single_events e
+where e.row_seq > :after and e.seq > :after and e.row_seq <= (
+  select max(x.seq) from (
+    select r.seq, sum(r.has) over (order by r.seq) - r.has as before from (
+      select n.seq, case when n.seqs is null then least(coalesce(n.size, 1), n.seq - :after) else 1 end as has
+      from events n where n.seq > :after order by n.seq limit :count) as r
+  ) as x where x.before < :count)
+order by e.seq limit :count
+
+-- name: event_numbers (sqlite)
+-- A row has one number.
+select seq, seq as row_seq from events where seq > :after order by seq limit :count
 
 -- name: last_event
 select max(seq) as seq from events
 
+-- part: of_task
+-- Every event of the task :id, also those that share a row with others.
+select e.seq, e.at, e.workspace, e.task_id, e.dag_id, e.verb, e.path, e.actor, e.request_id, e.fence, e.reason, e.data
+from events e where e.task_id = :id
+{postgres: union all
+select coalesce(e.seqs[p.place], e.seq - e.size + p.place), e.at, e.workspace, cast(:id as uuid), cast(:id as uuid), e.verb, e.path,
+  e.actor, e.request_id, e.fences[p.place], e.reason, e.data
+from events e cross join lateral (select array_position(e.task_ids, cast(:id as uuid)) as place) as p
+where e.task_ids @> array[cast(:id as uuid)]}
+
 -- name: events_of_task
 select e.*, coalesce(t.type, a.type) as type
-from events e left join tasks t on t.id = e.task_id left join archive a on a.id = e.task_id and t.id is null
-where e.task_id = :id and e.seq > :after order by e.seq limit :count
+from ({of_task}) as e left join tasks t on t.id = e.task_id left join archive a on a.id = e.task_id and t.id is null
+where e.seq > :after order by e.seq limit :count
+
+-- name: moves_of_task
+select * from ({of_task}) as e where e.path is not null order by e.seq
 
 -- name: event_writers
 select virtualtransaction as holder from pg_locks where relation = 'events'::regclass and mode = 'RowExclusiveLock' and granted
@@ -231,16 +255,17 @@ select count(*) as ahead from (
 -- name: events_upto
 -- Of one workspace or of all, with the type of the task while anything is known of it.
 select e.*, coalesce(t.type, a.type) as type, coalesce(t.external_id, a.external_id) as external_id
-from events e left join tasks t on t.id = e.task_id left join archive a on a.id = e.task_id and t.id is null
-where e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace) order by e.seq
+from single_events e left join tasks t on t.id = e.task_id left join archive a on a.id = e.task_id and t.id is null
+where e.row_seq > :after and e.row_seq <= :last_row and e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace) order by e.seq
 
 -- name: claims_of_request
 -- What an agent holds by the claim that one request made, or a runtime for all its agents.
-select t.id from tasks t join events e on e.task_id = t.id and e.verb = 'claimed' and e.fence = t.fence
+select t.id from tasks t join events e on {postgres: (e.task_id = t.id or e.task_ids @> array[t.id])}{sqlite: e.task_id = t.id} and e.verb = 'claimed'
+  and {postgres: coalesce(e.fence, e.fences[array_position(e.task_ids, t.id)])}{sqlite: e.fence} = t.fence
 where (t.agent_id = :who or t.runtime_id = :who) and t.workspace = :workspace and t.status <> 'validating'
   and e.request_id = :request
   and (cast(:holder as text) is null or t.holder = :holder)
-order by e.seq
+order by e.seq, t.id
 
 -- name: newest_of_issue
 select id from tasks where workspace = :workspace and issue_id = :issue order by id desc limit 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shiftwork.server import derived
-from shiftwork.server.door import Door
+from shiftwork.server.endpoint import Endpoint
 from shiftwork.server.routes import (
     access,  # noqa: F401  # registers its handler
     artifacts,  # noqa: F401  # registers its handlers
@@ -13,5 +13,5 @@ from shiftwork.server.routes import (
 )
 
 # A fixed path is before one with a parameter in its place: the first that fits answers.
-DOORS: list[Door] = [door for group in (health, metrics, testing) for door in group.door.all]
-DOORS += derived.doors()
+ENDPOINTS: list[Endpoint] = [endpoint for group in (health, metrics, testing) for endpoint in group.endpoint.all]
+ENDPOINTS += derived.endpoints()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from shiftwork.access.api import Account
 from shiftwork.access.model import Me
-from shiftwork.server.ask import Ask
 from shiftwork.server.handlers import serves
+from shiftwork.server.request_context import RequestContext
 
 
 @serves(Account.me)
-async def me(ask: Ask) -> Me:
-    return Me(ask.queue.workspace, sorted(ask.who.scopes), ask.who.name, ask.queue.now())
+async def me(context: RequestContext) -> Me:
+    return Me(context.queue.workspace, sorted(context.who.scopes), context.who.name, context.queue.now())

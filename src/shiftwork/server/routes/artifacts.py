@@ -13,62 +13,62 @@ from starlette.responses import Response, StreamingResponse
 from shiftwork.artifacts.api import ArtifactContent
 from shiftwork.artifacts.model import Artifact
 from shiftwork.model.errors import InputError, RangeNotSatisfiable
-from shiftwork.server.ask import Ask
 from shiftwork.server.handlers import serves
+from shiftwork.server.request_context import RequestContext
 from shiftwork.wire.shapes import ClaimRefBody
 
 UNSTATED = "application/x-www-form-urlencoded"
-"""What curl says of any bytes unless it is told otherwise."""
+"""The content type that curl sends by default."""
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 @serves(ArtifactContent.add)
-async def put_artifact(ask: Ask, body: AsyncIterator[bytes]) -> Any:
-    query = ask.query
-    return await ask.queue.artifacts.put(body, media_type=_media_type(ask), name=query.name, task=query.task)
+async def put_artifact(context: RequestContext, body: AsyncIterator[bytes]) -> Any:
+    query = context.query
+    return await context.queue.artifacts.put(body, media_type=_media_type(context), name=query.name, task=query.task)
 
 
 @serves(ArtifactContent.put_known)
-async def put_known_artifact(ask: Ask, body: AsyncIterator[bytes]) -> Any:
-    return await ask.queue.artifacts.put(
+async def put_known_artifact(context: RequestContext, body: AsyncIterator[bytes]) -> Any:
+    return await context.queue.artifacts.put(
         body,
-        media_type=_media_type(ask),
-        name=ask.query.name,
-        task=ask.query.task,
-        artifact_id=ask.path["artifact_id"],
+        media_type=_media_type(context),
+        name=context.query.name,
+        task=context.query.task,
+        artifact_id=context.path["artifact_id"],
     )
 
 
 @serves(ArtifactContent.attach)
-async def attach_artifact(ask: Ask, body: AsyncIterator[bytes]) -> Any:
-    token = await ask.token(ClaimRefBody(token=ask.query.token))
-    return await ask.queue.artifacts.put(
-        body, media_type=_media_type(ask), name=ask.query.name, task=ask.path["task_id"], token=token
+async def attach_artifact(context: RequestContext, body: AsyncIterator[bytes]) -> Any:
+    token = await context.token(ClaimRefBody(token=context.query.token))
+    return await context.queue.artifacts.put(
+        body, media_type=_media_type(context), name=context.query.name, task=context.path["task_id"], token=token
     )
 
 
-def _media_type(ask: Ask) -> str | None:
-    media_type = ask.request.headers.get("content-type", "").strip()
+def _media_type(context: RequestContext) -> str | None:
+    media_type = context.request.headers.get("content-type", "").strip()
     if media_type.startswith("multipart/form-data"):
         raise InputError("a form is not read", where="Content-Type", hint="Send the bytes themselves: `curl -T FILE`.")
     return None if not media_type or media_type.startswith(UNSTATED) else media_type
 
 
 @serves(ArtifactContent.get)
-async def get_artifact(ask: Ask) -> Any:
-    found = await ask.queue.artifacts.info(ask.path["artifact_id"])
+async def get_artifact(context: RequestContext) -> Any:
+    found = await context.queue.artifacts.info(context.path["artifact_id"])
     headers = _headers(found)
-    if headers["etag"] in _listed(ask.request.headers.get("if-none-match", "")):
+    if headers["etag"] in _listed(context.request.headers.get("if-none-match", "")):
         return Response(status_code=304, headers=headers)
-    start, end = _wanted(ask, found)
+    start, end = _wanted(context, found)
     part = (start, end) != (0, found.size)
     if part:
         headers["content-range"] = f"bytes {start}-{end - 1}/{found.size}"
     headers["content-length"] = str(end - start)
     status = 206 if part else 200
-    if ask.request.method == "HEAD":
+    if context.request.method == "HEAD":
         return Response(status_code=status, headers=headers)
-    stream = ask.queue.artifacts.get(found.id, start=start, end=end)
+    stream = context.queue.artifacts.get(found.id, start=start, end=end)
     first = await anext(stream, b"")  # what cannot be read is refused before anything is promised
     return StreamingResponse(_chained(first, stream), status, headers)
 
@@ -93,11 +93,11 @@ def _headers(found: Artifact) -> dict[str, str]:
     }
 
 
-def _wanted(ask: Ask, found: Artifact) -> tuple[int, int]:
+def _wanted(context: RequestContext, found: Artifact) -> tuple[int, int]:
     """The part that is asked for. What we do not understand is as if nothing was asked, as HTTP has it."""
     whole = (0, found.size)
-    condition = ask.request.headers.get("if-range")
-    asked = _RANGE.fullmatch(ask.request.headers.get("range", "").replace(" ", ""))
+    condition = context.request.headers.get("if-range")
+    asked = _RANGE.fullmatch(context.request.headers.get("range", "").replace(" ", ""))
     if asked is None or (condition is not None and condition != f'"{found.id}"'):
         return whole
     start, end = _bounds(asked[1], asked[2], found.size)

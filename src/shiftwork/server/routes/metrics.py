@@ -9,19 +9,20 @@ from starlette.responses import Response
 
 from shiftwork.access.scopes import SERVER
 from shiftwork.server import exposition
-from shiftwork.server.ask import Ask
-from shiftwork.server.door import Doors, PlainText
+from shiftwork.server.endpoint import EndpointGroup, PlainText
+from shiftwork.server.request_context import RequestContext
 
-door = Doors("Metrics")
+endpoint = EndpointGroup("Metrics")
 
 
-@door("GET /metrics", "read", answer=PlainText)
-async def scrape(ask: Ask) -> Any:
+@endpoint("GET /metrics", "read", answer=PlainText)
+async def scrape(context: RequestContext) -> Any:
     """Every metric of a workspace in the text format of Prometheus.
 
     With the scope `server` also what is counted for all workspaces together: latencies, and writes that were refused.
     """
-    found, house = await ask.queue.metrics.read(), ask.house
-    shared = (house.latencies, house.queue.engine.counters) if ask.who.may(SERVER) else (None, Counter())
+    found, state = await context.queue.metrics.read(), context.state
+    refused = sum((each.engine.counters for each in state.queue.databases()), Counter[str]())
+    shared = (state.latencies, refused) if context.who.may(SERVER) else (None, Counter())
     body = exposition.text(found, *shared)
     return Response(body, headers={"content-type": exposition.MEDIA_TYPE})

@@ -6,27 +6,27 @@ from typing import Any
 
 from shiftwork.maintenance.loop import run_once
 from shiftwork.model.errors import IdempotencyKeyReused, NotFound
-from shiftwork.server.ask import Ask
-from shiftwork.server.door import Doors
+from shiftwork.server.endpoint import EndpointGroup
+from shiftwork.server.request_context import RequestContext
 from shiftwork.wire.shapes import ClockBody, ClockReply
 
-door = Doors("Testing")
+endpoint = EndpointGroup("Testing")
 
 
-@door("POST /api/testing/clock", "admin", body=ClockBody, answer=ClockReply, errors=(NotFound,))
-async def move_clock(ask: Ask, body: ClockBody) -> Any:
+@endpoint("POST /api/testing/clock", "admin", body=ClockBody, answer=ClockReply, errors=(NotFound,))
+async def move_clock(context: RequestContext, body: ClockBody) -> Any:
     """Move the server's clock on, and run the maintenance jobs that come due. Only on a server with a test clock."""
-    clock = ask.house.clock
+    clock = context.state.clock
     if clock is None:
         raise NotFound("this server has no test clock", hint="Start it with `shiftwork serve --test-clock`.")
-    request = ask.queue.caller.idempotency
+    request = context.queue.caller.idempotency
     if request is not None and request.key in clock.moves:
         fingerprint, found = clock.moves[request.key]
         if fingerprint != request.fingerprint:
             raise IdempotencyKeyReused(f"the key {request.key!r} belongs to another request", where="Idempotency-Key")
         return found
     clock.advance(body.advance_sec)
-    reply = ClockReply(ask.queue.now(), await run_once(ask.queue.engine))
+    reply = ClockReply(context.queue.now(), await run_once(context.queue.engine))
     if request is not None:
         clock.moves[request.key] = request.fingerprint, reply
     return reply

@@ -148,7 +148,7 @@ class Bridge:
         return PassReport(counts, dict(taken.done), strays, len(taken.refused), list(self._broken.values()))
 
     async def _read(self) -> dict[str, list[Entry]]:
-        """The files that can be read; the others are told once, and left as they are."""
+        """The files that can be read; the others are logged once, and left as they are."""
         files: dict[str, list[Entry]] = {}
         for queue in QUEUES:
             try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from shiftwork.compat.bridges.redis.desk import BridgeContext
-from shiftwork.compat.bridges.redis.sight import parse
+from shiftwork.compat.bridges.redis.bridge_context import BridgeContext
+from shiftwork.compat.bridges.redis.stream_state import parse
 from shiftwork.model.history import Event
 
 QUIET = frozenset({"task.heartbeat", "task.progress"})

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from shiftwork.compat.bridges.redis import scripts
-from shiftwork.compat.bridges.redis.desk import BridgeContext, Entry
+from shiftwork.compat.bridges.redis.bridge_context import BridgeContext, Entry
 from shiftwork.compat.bridges.redis.fields import (
     GROUP,
     Malformed,
@@ -42,7 +42,7 @@ class ForeignGroup:
     """One consumer of a foreign group, behind which all workers of this queue stand."""
 
     def __init__(self, context: BridgeContext, *, ahead: int = 100, max_retries: int = 3) -> None:
-        self.desk = context
+        self.context = context
         self._ahead = ahead
         self._max_retries = max_retries
         self._full = False
@@ -51,7 +51,7 @@ class ForeignGroup:
 
     async def run_once(self, *, thorough: bool = True, wait_ms: int | None = None) -> int:
         """One look at both sides; how much was done. A thorough one goes on with what was begun before."""
-        context, done = self.desk, 0
+        context, done = self.context, 0
         if thorough:
             await context.touch_bridge()
             await context.make_groups((context.streams.task, GROUP))
@@ -65,19 +65,21 @@ class ForeignGroup:
         return done + await self._answer()
 
     async def _entries(self, start: str, count: int = PAGE, wait_ms: int | None = None) -> list[Entry]:
-        found = await self.desk.read({self.desk.streams.task: start}, GROUP, count=count, wait_ms=wait_ms)
-        return found.get(self.desk.streams.task, [])
+        found = await self.context.read({self.context.streams.task: start}, GROUP, count=count, wait_ms=wait_ms)
+        return found.get(self.context.streams.task, [])
 
     async def _keep(self) -> None:
         """What is worked on here is not idle there."""
-        rows = await self.desk.rows("list_taken_in", bridge=self.desk.bridge.name)
+        rows = await self.context.rows("list_taken_in", bridge=self.context.bridge.name)
         mine = {row["message_id"] for row in await self._pending()} & {row["message_id"] for row in rows}
         if mine:
-            await self.desk.redis.xclaim(self.desk.streams.task, GROUP, self.desk.us, 0, sorted(mine), justid=True)
+            await self.context.redis.xclaim(
+                self.context.streams.task, GROUP, self.context.us, 0, sorted(mine), justid=True
+            )
 
     async def _pending(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = await self.desk.redis.xpending_range(
-            self.desk.streams.task, GROUP, "-", "+", self._ahead + PAGE, consumername=self.desk.us
+        found: list[dict[str, Any]] = await self.context.redis.xpending_range(
+            self.context.streams.task, GROUP, "-", "+", self._ahead + PAGE, consumername=self.context.us
         )
         return found
 
@@ -104,7 +106,7 @@ class ForeignGroup:
 
     async def _take_in(self, entry: Entry) -> int:
         """Make a task of an entry; what cannot be one goes to the dead letters."""
-        context, (message_id, fields) = self.desk, entry
+        context, (message_id, fields) = self.context, entry
         known = {row["message_id"] for row in await context.rows("list_taken_in", bridge=context.bridge.name)}
         if message_id in known or not fields:
             return 0
@@ -128,7 +130,7 @@ class ForeignGroup:
                 payload=order.payload,
                 idempotency_key=order.idempotency_key,
                 max_attempts=1,
-                created_by=f"bridge:{self.desk.bridge.name}",
+                created_by=f"bridge:{self.context.bridge.name}",
                 traceparent=order.trace if order.trace and TRACEPARENT.fullmatch(order.trace) else None,
             )
         except DuplicateTask as error:  # as the settings say; here it is not a mistake of the sender
@@ -144,13 +146,13 @@ class ForeignGroup:
             return Submitted(task_id, State.COMPLETED, duplicate=True)  # ended, and gone since
 
     async def _answer(self) -> int:
-        rows = await self.desk.rows("answerable", bridge=self.desk.bridge.name, count=PAGE)
+        rows = await self.context.rows("answerable", bridge=self.context.bridge.name, count=PAGE)
         for row in rows:
             await self._answer_one(row)
         return len(rows)
 
     async def _answer_one(self, row: Row) -> None:
-        context, order = self.desk, task_in(msgspec.json.decode(row["entry"]))
+        context, order = self.context, task_in(msgspec.json.decode(row["entry"]))
         stream, fields = await self._reply(order, ids.show_task(row["task_id"]))
         parts = [part for field in fields.items() for part in field]
         keys = [context.streams.task, stream]
@@ -161,7 +163,7 @@ class ForeignGroup:
 
     async def _reply(self, order: Order, task_id: str) -> tuple[str, dict[str, str]]:
         """Which stream the answer goes to, and what it says."""
-        streams, us = self.desk.streams, self.desk.us
+        streams, us = self.context.streams, self.context.us
         try:
             task = await self._queue.get(task_id)
         except NotFound:
@@ -172,7 +174,7 @@ class ForeignGroup:
         error, retries = task.last_error or task.failure_reason or task.status, order.retry_count + 1
         if task.status != State.CANCELLED and (retries > self._max_retries or self._is_final(task)):
             body = {"tool_name": order.tool_name, "payload": order.payload}
-            letter = letter_out(order.task_id, body, error, retries, self.desk.queue.now())
+            letter = letter_out(order.task_id, body, error, retries, self.context.queue.now())
             return streams.dlq, letter | {"worker": us}
         again = task.status != State.CANCELLED
         return streams.result, result_out(Result(order.task_id, us, succeeded=False, error=error, retry=again))

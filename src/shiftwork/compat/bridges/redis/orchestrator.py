@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shiftwork.compat.bridges.redis import bus, letters, publishing, reclaiming, results
-from shiftwork.compat.bridges.redis.desk import PAGE, BridgeContext
+from shiftwork.compat.bridges.redis import bus, dead_letters, publishing, reclaiming, results
+from shiftwork.compat.bridges.redis.bridge_context import PAGE, BridgeContext
 from shiftwork.compat.bridges.redis.fields import GROUP
 from shiftwork.compat.bridges.redis.reclaiming import Way
-from shiftwork.compat.bridges.redis.sight import Findings, Rules, StreamState, assess
+from shiftwork.compat.bridges.redis.stream_state import Findings, Rules, StreamState, assess
 from shiftwork.compat.external.published import Offer, StreamDelivery, deliver, give_up, reclaim
 from shiftwork.limits import gates
 
@@ -37,13 +37,13 @@ class Orchestrator:
     """Keeps the streams and the queue the same."""
 
     def __init__(self, context: BridgeContext, options: Options = Options()) -> None:  # noqa: B008  # it cannot be changed
-        self.desk = context
+        self.context = context
         self._options = options
         self._way = options.reclaim
 
     async def run_once(self, *, thorough: bool = True, wait_ms: int | None = None) -> int:
         """One look; how much was done. A thorough one also finds what was lost, and what takes too long."""
-        context = self.desk
+        context = self.context
         if thorough:
             await self._prepare()
         words = await results.read_words(context, again=True) if thorough else []
@@ -69,32 +69,32 @@ class Orchestrator:
         if thorough:
             await results.trim(context, self._options.keep)
         done += await publishing.offer(context, self._options.ahead)
-        done += await letters.write(context) + await letters.remove(context)
+        done += await dead_letters.write(context) + await dead_letters.remove(context)
         if self._options.events:
             done += await bus.publish_events(context, self._options.keep)
         return done
 
     async def withdraw(self) -> int:
         """Take back every entry that no one was given; how many."""
-        found = await self._assess(await self.desk.stream_state())
-        return await publishing.take_away(self.desk, [*found.waiting, *found.unwanted])
+        found = await self._assess(await self.context.stream_state())
+        return await publishing.take_away(self.context, [*found.waiting, *found.unwanted])
 
     async def visibility_sec(self) -> float:
-        engine = self.desk.queue.engine
-        settings = (await engine.settings_cache.get(engine.store, self.desk.bridge.workspace)).settings()
+        engine = self.context.queue.engine
+        settings = (await engine.settings_cache.get(engine.store, self.context.bridge.workspace)).settings()
         return settings.heartbeat_timeout_sec or VISIBILITY_TIMEOUT_S
 
     async def _prepare(self) -> None:
-        context = self.desk
+        context = self.context
         await context.make_groups()
         await context.touch_bridge()
-        await letters.find_lost(context)
+        await dead_letters.find_lost(context)
         await context.execute("forget_heard", before=context.queue.now() - KEPT_SEC)
 
     async def _recover(self) -> int:
         """After the look, which knows whose they were."""
-        self._way = self._way or await reclaiming.way_of(self.desk)
-        return await reclaiming.recover(self.desk, self._way, await self.visibility_sec())
+        self._way = self._way or await reclaiming.way_of(self.context)
+        return await reclaiming.recover(self.context, self._way, await self.visibility_sec())
 
     async def _hear_the_rest(self) -> int:
         """What was said since the words of this look were read; how many had an effect.
@@ -102,7 +102,7 @@ class Orchestrator:
         Anyone who is seen to have acknowledged has answered before that. So the answer is found now, and only what has
         none then may be ended by the same sight.
         """
-        context, done = self.desk, 0
+        context, done = self.context, 0
         while True:
             new = await results.read_words(context)
             words = await results.read_words(context, again=True)  # these, and what another bridge has just read
@@ -114,22 +114,22 @@ class Orchestrator:
                 return done
 
     async def _assess(self, stream_state: StreamState) -> Findings:
-        context = self.desk
+        context = self.context
         rows = await context.rows("open_published", bridge=context.bridge.name)
         rules = Rules(GROUP, context.us, await self.visibility_sec(), await self._closed())
         return assess(rows, stream_state, rules, context.queue.now())
 
     async def _closed(self) -> frozenset[str]:
         """Types that are paused, or whose breaker is open; `*` stands for all."""
-        now = self.desk.queue.now()
+        now = self.context.queue.now()
         return frozenset(
             row["scope"]
-            for row in await self.desk.rows("read_gates")
+            for row in await self.context.rows("read_gates")
             if row["kind"] in gates.OF_TYPES and gates.is_shut(row, now)
         )
 
     async def _resolve(self, found: Findings, *, thorough: bool) -> int:
-        context = self.desk
+        context = self.context
         if found.unseen:
             await context.execute("note_delivered", items=sorted(found.unseen), now=context.queue.now())
         if found.recovered:
@@ -151,9 +151,9 @@ class Orchestrator:
         acknowledged: list[StreamDelivery] = []
         lost: list[StreamDelivery] = []
         for each in unanswered:
-            known = await publishing.is_known(self.desk, each.offer, each.message_id)
+            known = await publishing.is_known(self.context, each.offer, each.message_id)
             (acknowledged if known else lost).append(each)
         if acknowledged:
-            await self.desk.run(give_up, acknowledged)
+            await self.context.run(give_up, acknowledged)
         if lost:
-            await self.desk.run(reclaim, lost)
+            await self.context.run(reclaim, lost)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from shiftwork.compat.bridges.redis import scripts
-from shiftwork.compat.bridges.redis.desk import BridgeContext
+from shiftwork.compat.bridges.redis.bridge_context import BridgeContext
 from shiftwork.compat.bridges.redis.fields import GROUP, Order, task_out
 from shiftwork.compat.external.published import Offer, publish, withdraw
 from shiftwork.model import ids

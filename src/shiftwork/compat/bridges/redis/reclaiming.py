@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from shiftwork.compat.bridges.redis.desk import PAGE, BridgeContext
+from shiftwork.compat.bridges.redis.bridge_context import PAGE, BridgeContext
 from shiftwork.compat.bridges.redis.fields import GROUP
 from shiftwork.compat.bridges.redis.results import refuse
-from shiftwork.compat.bridges.redis.sight import StreamState, after
+from shiftwork.compat.bridges.redis.stream_state import StreamState, after
 
 Way = Literal["xautoclaim", "xclaim"]
 XAUTOCLAIM_SINCE = (6, 2)

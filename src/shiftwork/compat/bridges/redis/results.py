@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shiftwork.compat.bridges.redis import fields, scripts
-from shiftwork.compat.bridges.redis.desk import BridgeContext, Entry
+from shiftwork.compat.bridges.redis.bridge_context import BridgeContext, Entry
 from shiftwork.compat.bridges.redis.fields import GROUP, READERS, Malformed, Result
-from shiftwork.compat.bridges.redis.sight import StreamState
+from shiftwork.compat.bridges.redis.stream_state import StreamState
 from shiftwork.compat.external import reports
 from shiftwork.compat.external.reports import WorkerReply
 from shiftwork.engine import read

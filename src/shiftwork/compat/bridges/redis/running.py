@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from shiftwork.compat.bridges.redis.desk import BridgeContext, Role, connect
+from shiftwork.compat.bridges.redis.bridge_context import BridgeContext, Role, connect
 from shiftwork.compat.bridges.redis.fields import GROUP
 from shiftwork.compat.bridges.redis.foreign import ForeignGroup
 from shiftwork.compat.bridges.redis.orchestrator import Options as Looking

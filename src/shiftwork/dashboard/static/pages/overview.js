@@ -31,7 +31,7 @@ export default {
     return { status, agents: agents.agents, running: running.tasks, day: budgets.budgets[0], costs, alerts: alerts.alerts, metrics, history, asked, causes: blocked?.causes ?? [] };
   },
 
-  // What happens is told as it happens, without asking for it again.
+  // Events arrive as they happen; nothing is polled.
   events(events, local) {
     local.feed = [...events.filter(worthTelling).reverse(), ...(local.feed ?? [])].slice(0, FEED);
   },

@@ -78,7 +78,7 @@ function cooldownsOf({ cooldowns }, ctx) {
     });
     if (filled) await act(ctx, "It cools down.", () => put(`/api/cooldowns/${encodeURIComponent(filled.key)}`, { seconds: Number(filled.seconds), ...(filled.reason ? { reason: filled.reason } : {}) }));
   };
-  const list = cooldowns.map((each) => h("li", { class: "warm", "data-key": each.key }, h("span", {}, h("code", {}, each.key), h("small", {}, ` ${each.reason ?? ""}`)), when(each.until), button("Lift", () => act(ctx, "It is used again.", () => remove(`/api/cooldowns/${encodeURIComponent(each.key)}`)), { tone: "quiet" })));
+  const list = cooldowns.map((each) => h("li", { class: "warm", "data-key": each.key }, h("span", {}, h("code", {}, each.key), h("small", {}, ` ${each.reason ?? ""}`)), each.until === null ? h("span", {}, "until its key is renewed") : when(each.until), button("Lift", () => act(ctx, "It is used again.", () => remove(`/api/cooldowns/${encodeURIComponent(each.key)}`)), { tone: "quiet" })));
   return panel("Cooldowns", { note: "after a rate limit", actions: button("Add …", add) }, list.length ? h("ul", { class: "feed" }, list) : empty("Nothing cools down."));
 }
 

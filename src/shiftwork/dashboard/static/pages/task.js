@@ -10,6 +10,12 @@ const ENDED = new Set(["completed", "cancelled", "failed", "dead_lettered"]);
 const SHOWN_LINES = 300;
 const LOG_PAGES = 10;
 const SETTLED = new Set(["failed", "dead_lettered"]);
+const HEARD = {
+  waiting: { tone: "pending", title: "It comes with the next heartbeat of an agent." },
+  delivered: { tone: "claimed", title: "An agent has got it and has not said that it read it." },
+  acknowledged: { tone: "completed", title: "An agent has said that it read it." },
+  unread: { tone: "failed", title: "The task ended before an agent said that it read it." },
+};
 const CHANGEABLE = new Set(["ready", "pending", "retrying", "waiting_approval"]);
 
 export default {
@@ -17,7 +23,7 @@ export default {
 
   async load({ id }) {
     const path = `/api/tasks/${encodeURIComponent(id)}`;
-    const [task, history, explained, steps, artifacts, children, asked, logs] = await Promise.all([
+    const [task, history, explained, steps, artifacts, children, asked, logs, instructions] = await Promise.all([
       get(path),
       get(`${path}/history`),
       get(`${path}/explain`),
@@ -26,8 +32,9 @@ export default {
       get("/api/tasks", { parent: id, limit: 50 }),
       get("/api/approvals", { task: id }),
       logLines(path),
+      tryGet(`${path}/instructions`, { limit: 1000 }),
     ]);
-    return { title: task.title ?? task.type, task, history, explained, steps: steps.steps, artifacts: artifacts?.artifacts ?? [], children: children.tasks, asked: asked.approvals, lines: logs };
+    return { title: task.title ?? task.type, task, history, explained, steps: steps.steps, artifacts: artifacts?.artifacts ?? [], children: children.tasks, asked: asked.approvals, lines: logs, instructions: instructions?.instructions ?? [] };
   },
 
   view(data, ctx) {
@@ -36,7 +43,7 @@ export default {
       h("p", { class: "crumbs" }, link("/tasks", "Tasks"), " / ", h("code", {}, task.id)),
       h("div", { class: "heading" }, h("h1", {}, task.title ?? task.type), stateOf(task), h("div", { class: "actions" }, actions(data, ctx))),
       why(data),
-      h("div", { class: "columns" }, h("div", {}, timeline(data), logOf(data), stepsOf(data), output(data), input(data)), h("div", {}, about(data), family(data), files(data), story(data))),
+      h("div", { class: "columns" }, h("div", {}, timeline(data), instructionsOf(data, ctx), logOf(data), stepsOf(data), output(data), input(data)), h("div", {}, about(data), family(data), files(data), story(data))),
     ];
   },
 };
@@ -88,7 +95,7 @@ function actions({ task, asked, steps }, ctx) {
       button(
         "Cancel",
         async () => {
-          const filled = await ask("Cancel this task?", { text: "Its agent is told to stop, and its dependents are cancelled.", fields: [{ name: "reason", label: "Reason" }], yes: "Cancel the task", tone: "danger" });
+          const filled = await ask("Cancel this task?", { text: "Its agent is asked to stop, and its dependents are cancelled.", fields: [{ name: "reason", label: "Reason" }], yes: "Cancel the task", tone: "danger" });
           if (filled) await done("It is being cancelled.", () => post(`${path}/cancel`, filled.reason ? { reason: filled.reason } : {}));
         },
         { tone: "danger" },
@@ -141,6 +148,37 @@ function timeline({ task, history }) {
 
 function tone(outcome) {
   return { completed: "completed", failed: "failed", running: "running", released: "pending", reclaimed: "retrying" }[outcome] ?? "pending";
+}
+
+// What people say to its agent, and whether the agent has it; a box for more while there is someone to say it to.
+function instructionsOf({ task, instructions }, ctx) {
+  const open = !ENDED.has(task.status) || SETTLED.has(task.status);
+  if (!open && !instructions.length) return null;
+  const items = instructions.map((each) =>
+    h(
+      "li",
+      { "data-key": `instruction-${each.seq}` },
+      h("span", { class: `chip is-${HEARD[each.status].tone}`, title: HEARD[each.status].title }, each.status),
+      h("span", { class: "prose" }, each.text, h("small", {}, ` ${each.sent_by}${each.fence ? ` · attempt ${each.fence}` : ""}`)),
+      when(each.acknowledged_at ?? each.delivered_at ?? each.sent_at),
+    ),
+  );
+  const send = async (event) => {
+    event.preventDefault();
+    const form = event.target;
+    const text = form.elements.text.value.trim();
+    if (text && (await attempt("It is sent.", () => post(`/api/tasks/${task.id}/instructions`, { text })))) {
+      form.reset();
+      await ctx.reload();
+    }
+  };
+  const box = h(
+    "form",
+    { class: "tell", "data-key": "tell", onsubmit: send },
+    h("textarea", { name: "text", rows: 2, maxlength: 10000, required: true, "aria-label": "Instruction", placeholder: task.claim.agent_id ? `Say something to ${task.claim.agent_id}` : "Say something to the agent that takes it next" }),
+    h("button", { class: "primary" }, "Send"),
+  );
+  return panel("Instructions", { note: "its agent gets them with the next heartbeat" }, items.length ? h("ul", { class: "feed" }, items) : null, open ? box : null);
 }
 
 async function logLines(path) {
@@ -253,8 +291,8 @@ function story({ history }) {
     h(
       "li",
       { "data-key": `event-${event.seq}` },
-      event.path.length ? chip(event.path.at(-1)) : h("span", { class: "chip" }, label(event.verb)),
-      h("span", {}, event.verb === "message" ? h("span", { class: "said" }, event.data?.kind === "tool_call" ? h("code", {}, event.data.text) : (event.data?.text ?? event.data?.lines?.at(-1)?.text)) : label(event.verb), h("small", {}, ` ${event.actor}${event.reason ? ` · ${event.reason}` : ""}`)),
+      event.path.length ? chip(event.path.at(-1)) : h("span", { class: "chip" }, label(event.verb.startsWith("instruction_") ? "instruction" : event.verb)),
+      h("span", {}, event.verb === "message" ? h("span", { class: "said" }, event.data?.kind === "tool_call" ? h("code", {}, event.data.text) : (event.data?.text ?? event.data?.lines?.at(-1)?.text)) : label(event.verb.replace("instruction_", "")), h("small", {}, ` ${event.actor}${event.reason ? ` · ${event.reason}` : ""}`)),
       when(event.at),
     ),
   );

@@ -1,0 +1,77 @@
+"""A subscription: so many tokens in five hours and in a week, and a refusal beyond that."""
+
+from __future__ import annotations
+
+FIVE_HOURS = 5 * 3600.0
+
+
+class Window:
+    """One limit: it begins with the first call after its reset."""
+
+    def __init__(self, name: str, length: float, capacity: int) -> None:
+        self.name = name
+        self.length = length
+        self.capacity = capacity
+        self.used = 0
+        self.resets_at: float | None = None
+
+    @property
+    def left(self) -> int:
+        return self.capacity - self.used
+
+
+class Subscription:
+    """One account at a provider, limited as subscriptions are, and told with every answer how far it is used."""
+
+    def __init__(self, five_hours: int, week: int, week_sec: float) -> None:
+        self._five = Window("5h", FIVE_HOURS, five_hours)
+        self._week = Window("7d", week_sec, week)
+        self.served = 0
+        self.refused = 0
+        self.used = 0
+        self.idle_five = 0
+        """Tokens left of 5-hour windows at their resets, as far as the week would have let them be used."""
+        self.idle_week = 0
+        """Tokens left of the week at its end."""
+        self.resets = 0
+
+    def call(self, tokens: int, now: float) -> bool:
+        """Whether the call is served."""
+        self._reset(now)
+        if self.is_used_up(now):
+            self.refused += 1
+            return False
+        for window in (self._five, self._week):
+            window.used += tokens
+            window.resets_at = window.resets_at or now + window.length
+        self.served += 1
+        self.used += tokens
+        return True
+
+    def is_used_up(self, now: float) -> bool:
+        self._reset(now)
+        return self._five.left <= 0 or self._week.left <= 0
+
+    def headers(self, now: float) -> dict[str, str]:
+        """As Anthropic's: how far each window is used, and when it resets."""
+        self._reset(now)
+        found = {}
+        for window in (self._five, self._week):
+            found[f"anthropic-ratelimit-unified-{window.name}-utilization"] = f"{window.used / window.capacity:.6f}"
+            if window.resets_at is not None:
+                found[f"anthropic-ratelimit-unified-{window.name}-reset"] = f"{window.resets_at:.0f}"
+        full = [window.resets_at for window in (self._five, self._week) if window.left <= 0 and window.resets_at]
+        return found | ({"retry-after": f"{max(full) - now:.0f}"} if full else {})
+
+    def close(self, now: float) -> None:
+        """The week is over."""
+        self.idle_week = max(0, self._week.left)
+        self._reset(now)
+
+    def _reset(self, now: float) -> None:
+        if self._five.resets_at is not None and now >= self._five.resets_at:
+            self.idle_five += max(0, min(self._five.left, self._week.left))
+            self.resets += 1
+            self._five.used, self._five.resets_at = 0, None
+        if self._week.resets_at is not None and now >= self._week.resets_at:
+            self._week.used, self._week.resets_at = 0, None

@@ -1,0 +1,1 @@
+"""Accounts at providers, their windows, and which account a claim uses."""

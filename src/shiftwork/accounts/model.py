@@ -1,0 +1,57 @@
+"""Accounts and their windows as callers see them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from shiftwork.model.task import Fields, Name
+
+Unit = Literal["tokens", "usd", "tasks"]
+State = Literal["available", "resting", "refused"]
+
+
+class NewWindow(Fields):
+    """A window whose size is known: this much in this time, counted from what attempts report."""
+
+    name: Name
+    """`minute`, `five_hour`, `day` and `seven_day` have their length; other names need one."""
+    unit: Unit
+    capacity: Annotated[float, Meta(gt=0, le=1e15)]
+    length_sec: Annotated[float, Meta(ge=1, le=366 * 86_400)] | None = None
+    model: Name | None = None
+    """Where it is a window of this model alone."""
+
+
+class Window(msgspec.Struct, frozen=True):
+    """A window of an account, and how far it is used."""
+
+    name: str
+    model: str | None
+    unit: Unit | None
+    """Null where it is known from the provider's reports alone."""
+    capacity: float | None
+    used: float | None
+    """In its unit."""
+    utilization: float
+    """From 0 to 1, and more where more was used than it holds."""
+    length_sec: float | None
+    resets_at: float | None
+    """Null while nothing is used of it."""
+
+
+class Account(msgspec.Struct, frozen=True):
+    """An account at a provider: whether work may use it, who does, and its windows."""
+
+    provider: str
+    account: str
+    state: State
+    """`resting` until a time; `refused` until its credentials are renewed."""
+    until: float | None
+    reason: str | None
+    running: int
+    """Tasks that are worked on with it now."""
+    agents: list[str]
+    windows: list[Window]

@@ -1,0 +1,139 @@
+"""Windows of accounts: how they fill and reset, how many more tasks fit, and which account to use first.
+
+A window begins with the first use after its reset, as those of subscriptions do. What a task uses is not known before
+it ends, so what runs is expected to use as much as tasks did so far in this window, or in the one before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from shiftwork.accounts.model import Unit
+from shiftwork.providers.limit_signal import WindowState
+
+WEEK_SEC = 7 * 86_400.0
+LENGTHS = {"minute": 60.0, "five_hour": 5 * 3_600.0, "day": 86_400.0, "seven_day": WEEK_SEC}
+MAX_ALLOWED_SHARE = 0.999
+MAX_RESET_SEC = 366 * 86_400.0
+"""A reset that is further away is not one."""
+
+
+class Window(NamedTuple):
+    """A window, and how much of it is used."""
+
+    name: str
+    model: str = ""
+    length_sec: float | None = None
+    unit: Unit | None = None
+    capacity: float = 1.0
+    used: float = 0.0
+    claims: int = 0
+    """Since it began."""
+    per_claim: float = 0.0
+    """What a claim used on average in the window before."""
+    resets_at: float | None = None
+
+    @property
+    def utilization(self) -> float:
+        return self.used / self.capacity
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.used >= self.capacity
+
+
+def length_of(name: str) -> float | None:
+    """Of a window by its name, also one such as `seven_day_opus` or `minute_tokens`."""
+    return next((length for known, length in LENGTHS.items() if name == known or name.startswith(f"{known}_")), None)
+
+
+def name_for(wait_sec: float) -> str:
+    """The window that a refusal is about which names only its reset: the shortest that it fits."""
+    return next((name for name, length in LENGTHS.items() if name != "day" and wait_sec <= length), "seven_day")
+
+
+def current(window: Window, now: float) -> Window:
+    """As it is now: nothing is used of a window whose reset has passed."""
+    if window.resets_at is None or window.resets_at > now:
+        return window
+    return _begun_anew(window)
+
+
+def _begun_anew(window: Window) -> Window:
+    mean = window.used / window.claims if window.claims else window.per_claim
+    return window._replace(used=0.0, claims=0, per_claim=mean, resets_at=None)
+
+
+def count(window: Window, now: float, *, claims: int = 0, tokens: int = 0, usd: float = 0.0) -> Window:
+    """With what claims and attempts have used of it; the first use begins it."""
+    window = current(window, now)
+    more = {"tokens": float(tokens), "usd": usd, "tasks": float(claims), None: 0.0}[window.unit]
+    begins = window.resets_at is None and window.length_sec is not None
+    at = now + (window.length_sec or 0.0) if begins else window.resets_at
+    return window._replace(used=window.used + more, claims=window.claims + claims, resets_at=at)
+
+
+def report(window: Window, state: WindowState, now: float) -> Window:
+    """As the provider says it is: that counts more than our own counting."""
+    window = current(window, now)
+    at = state.resets_at
+    at = at if at is not None and now < at <= now + MAX_RESET_SEC else None
+    if at is not None and window.resets_at is not None and at > window.resets_at + (window.length_sec or 3_600.0) / 2:
+        window = _begun_anew(window)
+    used = window.used if state.utilization is None else max(0.0, state.utilization) * window.capacity
+    if state.status == "rejected":
+        used = max(used, window.capacity)
+    elif state.utilization is not None:  # a window that is passed while the provider still serves rests no one
+        used = min(used, MAX_ALLOWED_SHARE * window.capacity)
+    return window._replace(used=used, resets_at=at or window.resets_at)
+
+
+def room(windows: Sequence[Window], now: float, running: int) -> float:
+    """How many more tasks can be expected to fit into all of these windows; one always does where something is left."""
+    return min((_room(current(window, now), running) for window in windows), default=math.inf)
+
+
+def _room(window: Window, running: int) -> float:
+    left = window.capacity - window.used
+    if left <= 0:
+        return 0
+    if window.unit == "tasks":
+        return math.floor(left)
+    mean = _per_claim(window, running)
+    fits = math.inf if mean <= 0 else math.floor(left / mean) - running
+    return max(fits, 0 if running else 1)
+
+
+def _per_claim(window: Window, running: int) -> float:
+    ended = window.claims - running
+    if ended > 0:
+        return window.used / ended
+    return window.per_claim or (window.used / window.claims if window.claims else 0.0)
+
+
+def would_lapse(windows: Sequence[Window], now: float, running: int) -> bool:
+    """Whether less of each window is used than of its time: at this pace some would be left at its reset.
+
+    What runs counts as used. One that has not begun would lapse as a whole.
+    """
+    return all(_is_behind(current(window, now), now, running) for window in windows)
+
+
+def _is_behind(window: Window, now: float, running: int) -> bool:
+    if window.resets_at is None or not window.length_sec:
+        return not window.is_used_up
+    expected = window.used + running * (0.0 if window.unit == "tasks" else _per_claim(window, running))
+    passed = 1 - (window.resets_at - now) / window.length_sec
+    return expected / window.capacity <= passed
+
+
+def urgency(windows: Sequence[Window], now: float) -> float:
+    """How much is left, per second until the nearest reset: the account to use first has most."""
+    known = [current(window, now) for window in windows]
+    left = min((1 - window.utilization for window in known), default=1.0)
+    resets = [
+        now + (window.length_sec or WEEK_SEC) if window.resets_at is None else window.resets_at for window in known
+    ]
+    return left / max(1.0, min(resets, default=now + WEEK_SEC) - now)

@@ -1,0 +1,226 @@
+"""The batch APIs of Anthropic and OpenAI, each as the same five requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from shiftwork.batches import policy
+from shiftwork.batches.model import Provider
+from shiftwork.batches.policy import Answer, Candidate, Request
+from shiftwork.batches.provider_http import ProviderHttp
+from shiftwork.store import crash_points
+
+PAGE = 100
+MAX_PAGES = 50
+"""Of a list of batches that is looked through for one of ours."""
+
+LABEL = "shiftwork_batch"
+
+
+class Adapter(Protocol):
+    """One provider's batches."""
+
+    async def create(self, batch_id: str, requests: Sequence[Request], /) -> str:
+        """Send a batch; its id at the provider."""
+
+    async def is_ended(self, external_id: str) -> bool: ...
+
+    async def answers(self, external_id: str, batch_id: str) -> dict[int, Answer]:
+        """What an ended batch answered, by the places of its tasks."""
+
+    async def cancel(self, external_id: str) -> None:
+        """Ask for its end; what is done by then can be read."""
+
+    async def recent(self, since: float) -> list[Candidate]:
+        """Batches that were created since then."""
+
+    async def close(self) -> None: ...
+
+
+class Anthropic:
+    """Message Batches. A batch has no label: which one is ours is seen in the ids of its results."""
+
+    def __init__(self, http: ProviderHttp) -> None:
+        self._http = http
+        self.close = http.close
+
+    async def create(self, _batch_id: str, requests: Sequence[Request]) -> str:
+        made = await self._http.post("/v1/messages/batches", {"requests": [each._asdict() for each in requests]})
+        return str(made["id"])
+
+    async def is_ended(self, external_id: str) -> bool:
+        found = await self._http.get(f"/v1/messages/batches/{external_id}")
+        return bool(found["processing_status"] == "ended")
+
+    async def answers(self, external_id: str, batch_id: str) -> dict[int, Answer]:
+        found = {}
+        for line in await self._http.get_lines(f"/v1/messages/batches/{external_id}/results"):
+            place = policy.place_of(batch_id, str(line["custom_id"]))
+            if place is not None:
+                found[place] = _of_anthropic(line["result"])
+        return found
+
+    async def cancel(self, external_id: str) -> None:
+        await self._http.post(f"/v1/messages/batches/{external_id}/cancel", {})
+
+    async def recent(self, since: float) -> list[Candidate]:
+        found: list[Candidate] = []
+        after = ""
+        for _ in range(MAX_PAGES):
+            page = await self._http.get(f"/v1/messages/batches?limit={PAGE}{after}")
+            found += [
+                Candidate(
+                    each["id"],
+                    datetime.fromisoformat(each["created_at"]).timestamp(),
+                    sum(each["request_counts"].values()),
+                    each["processing_status"] == "ended",
+                )
+                for each in page["data"]
+            ]
+            if not page.get("has_more") or found[-1].created_at < since:
+                break
+            after = f"&after_id={page['last_id']}"
+        return found
+
+
+def _of_anthropic(result: Mapping[str, Any]) -> Answer:
+    if result["type"] == "errored":
+        error = result.get("error") or {}
+        return Answer(error=_words(error.get("error") or error))
+    if result["type"] != "succeeded":
+        return policy.MISSING
+    message, used = result["message"], result["message"].get("usage") or {}
+    texts = [part["text"] for part in message["content"] if part.get("type") == "text"]
+    cached = used.get("cache_read_input_tokens") or 0
+    read = (used.get("input_tokens") or 0) + (used.get("cache_creation_input_tokens") or 0) + cached
+    return Answer(
+        "".join(texts) if texts else None,
+        None if len(texts) == len(message["content"]) else message["content"],
+        model=message.get("model"),
+        tokens_in=read,
+        tokens_out=used.get("output_tokens") or 0,
+        cached=cached,
+    )
+
+
+class OpenAI:
+    """Batches of chat completions. Each carries our id as metadata."""
+
+    def __init__(self, http: ProviderHttp) -> None:
+        self._http = http
+        self.close = http.close
+
+    async def create(self, batch_id: str, requests: Sequence[Request]) -> str:
+        line = {"method": "POST", "url": "/v1/chat/completions"}
+        lines = [{"custom_id": each.custom_id, **line, "body": each.params} for each in requests]
+        content = b"\n".join(map(msgspec.json.encode, lines))
+        file = await self._http.upload("/files", f"{batch_id}.jsonl", content, purpose="batch")
+        crash_points.reach("after uploading a batch")
+        made = await self._http.post(
+            "/batches",
+            {
+                "input_file_id": file["id"],
+                "endpoint": line["url"],
+                "completion_window": "24h",
+                "metadata": {LABEL: batch_id},
+            },
+        )
+        return str(made["id"])
+
+    async def is_ended(self, external_id: str) -> bool:
+        found = await self._http.get(f"/batches/{external_id}")
+        return found["status"] in _ENDED
+
+    async def answers(self, external_id: str, batch_id: str) -> dict[int, Answer]:
+        batch = await self._http.get(f"/batches/{external_id}")
+        found = {}
+        for file in (batch.get("output_file_id"), batch.get("error_file_id")):
+            for line in await self._http.get_lines(f"/files/{file}/content") if file else ():
+                place = policy.place_of(batch_id, str(line["custom_id"]))
+                if place is not None:
+                    found[place] = _of_openai(line)
+        return found
+
+    async def cancel(self, external_id: str) -> None:
+        await self._http.post(f"/batches/{external_id}/cancel", {})
+
+    async def recent(self, since: float) -> list[Candidate]:
+        found: list[Candidate] = []
+        after = ""
+        for _ in range(MAX_PAGES):
+            page = await self._http.get(f"/batches?limit={PAGE}{after}")
+            found += [
+                Candidate(
+                    each["id"],
+                    float(each["created_at"]),
+                    (each.get("request_counts") or {}).get("total", 0),
+                    each["status"] in _ENDED,
+                    (each.get("metadata") or {}).get(LABEL),
+                )
+                for each in page["data"]
+            ]
+            if not page.get("has_more") or found[-1].created_at < since:
+                break
+            after = f"&after={found[-1].external_id}"
+        return found
+
+
+_ENDED = frozenset({"failed", "completed", "expired", "cancelled"})
+_NOT_DONE = frozenset({"batch_expired", "batch_cancelled"})
+
+
+def _of_openai(line: Mapping[str, Any]) -> Answer:
+    error, response = line.get("error"), line.get("response")
+    if error and error.get("code") in _NOT_DONE:
+        return policy.MISSING
+    if error or not response or response["status_code"] != 200:
+        return Answer(error=_words(error or (response or {}).get("body") or {}))
+    body = response["body"]
+    message, used = body["choices"][0]["message"], body.get("usage") or {}
+    return Answer(
+        message.get("content"),
+        message.get("tool_calls"),
+        model=body.get("model"),
+        tokens_in=used.get("prompt_tokens") or 0,
+        tokens_out=used.get("completion_tokens") or 0,
+        cached=(used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+    )
+
+
+def _words(error: Mapping[str, Any]) -> str:
+    """An error as its provider puts it, with the kind that limits and refusals are recognized by."""
+    inner = error.get("error")
+    found = inner if isinstance(inner, Mapping) else error
+    kind = found.get("type") or found.get("code")
+    return f"{kind}: {found.get('message')}" if kind else str(found.get("message") or dict(found) or "no reason given")
+
+
+class _Access(NamedTuple):
+    key: str
+    base: str
+    default: str
+
+
+_ACCESS: dict[Provider, _Access] = {
+    "anthropic": _Access("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
+    "openai": _Access("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1"),
+}
+
+
+def is_configured(environment: Mapping[str, str], provider: Provider) -> bool:
+    """Whether this process has the provider's key."""
+    return bool(environment.get(_ACCESS[provider].key))
+
+
+def adapter(environment: Mapping[str, str], provider: Provider, *, allow_private: bool) -> Adapter:
+    """The provider's API, with the key and the base URL that its own clients take from the environment."""
+    access = _ACCESS[provider]
+    key, base = environment[access.key], environment.get(access.base) or access.default
+    if provider == "anthropic":
+        headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
+        return Anthropic(ProviderHttp(base, headers, allow_private=allow_private))
+    return OpenAI(ProviderHttp(base, {"authorization": f"Bearer {key}"}, allow_private=allow_private))

@@ -1,0 +1,10 @@
+"""`batches`: work that was sent to a provider together."""
+
+from __future__ import annotations
+
+from shiftwork.cli.groups import listing
+
+
+@listing("batches")
+def batches() -> None:
+    """Show tasks that were sent to a provider in batches. Alone: the list."""

@@ -1,0 +1,48 @@
+// Accounts at providers: how far their windows are used, and when they can be used again.
+
+import { get, post } from "../api.js";
+import { h } from "../dom.js";
+import { attempt, badge, button, empty, meter, panel, table } from "../parts.js";
+import { count, label, percent, when } from "../words.js";
+
+const TONES = { available: "good", resting: "warm", refused: "bad" };
+
+export default {
+  title: "Accounts",
+
+  async load() {
+    return (await get("/api/accounts")).accounts;
+  },
+
+  view(accounts, ctx) {
+    const shown = accounts.map((each) => panel(`${each.provider} / ${each.account}`, { id: `account-${each.provider}-${each.account}`, note: note(each), actions: actions(each, ctx) }, state(each), windows(each)));
+    return [h("h1", {}, "Accounts"), shown.length ? shown : empty("No account is known.", "Start a worker with --provider and --account.")];
+  },
+};
+
+function note(account) {
+  return `${account.running} running, ${account.agents.length} ${account.agents.length === 1 ? "agent" : "agents"}`;
+}
+
+function actions(account, ctx) {
+  if (account.state !== "refused") return null;
+  const path = `/api/accounts/${encodeURIComponent(account.provider)}/${encodeURIComponent(account.account)}/renew`;
+  return button("Credentials renewed", async () => {
+    if (await attempt("The account is used again.", () => post(path))) await ctx.reload();
+  });
+}
+
+function state(account) {
+  const until = account.state === "resting" ? [" until ", when(account.until)] : account.state === "refused" ? " until its credentials are renewed" : null;
+  return h("p", {}, badge(label(account.state), TONES[account.state]), until, account.reason ? h("small", {}, ` ${account.reason}`) : null);
+}
+
+function windows(account) {
+  const columns = [
+    { title: "Window", cell: (each) => [h("b", {}, label(each.name)), each.model ? h("small", {}, ` ${each.model}`) : null] },
+    { title: "Used", cell: (each) => h("span", { class: "with-meter" }, meter(each.utilization, 1, "Used", each.utilization >= 0.8 ? "warm" : ""), ` ${percent(each.utilization, 1)} %`) },
+    { title: "Amount", class: "end", cell: (each) => (each.unit === null ? "–" : `${count(Math.round(each.used * 100) / 100)}/${count(each.capacity)} ${each.unit}`) },
+    { title: "Resets", class: "end", cell: (each) => when(each.resets_at) },
+  ];
+  return table(`Windows of ${account.account}`, columns, account.windows, { none: empty("No window is known yet."), each: (each) => ({ key: `${each.name}-${each.model ?? ""}` }) });
+}

@@ -1,0 +1,451 @@
+"""Moves a workspace to another database while it is in use.
+
+Most rows are copied while work goes on. Then writes to the workspace wait, the rest is copied, both sides are compared
+by checksum, and one transaction in the old database gives it away: from then on that database refuses its writes. So
+there is one owner at any moment, and what a killed mover leaves can be resumed or undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+import asyncpg
+import msgspec
+
+from shiftwork.databases import arrival, guard
+from shiftwork.databases.model import Moved
+from shiftwork.databases.moved_tables import BULK, IDS, MovedTable, Side, literal, names, pipe, read_tables
+from shiftwork.databases.routes import Routes
+from shiftwork.engine.engine import Engine
+from shiftwork.model.errors import ConflictError, CopyDiffers, NotFound, StoreError
+from shiftwork.observe import maintenance as observe
+from shiftwork.observe import meters
+from shiftwork.search import index
+from shiftwork.search import maintenance as search
+from shiftwork.store import crash_points
+from shiftwork.store.postgres_errors import LOST, translate
+from shiftwork.store.postgres_migrating import done
+from shiftwork.store.store import Tx
+from shiftwork.triggers import maintenance as triggers
+
+log = logging.getLogger("shiftwork.databases")
+T = TypeVar("T")
+Step = Callable[[str], None]
+
+NUMBERED = ("events", "alerts", "signals", "reviews")
+AHEAD = 10_000_000
+"""How far the numbers of the new database go ahead of the old one's: so many events may come during a move."""
+
+ROUNDS = 5
+SHORT_SEC = 1.0
+"""Rows that have changed are copied again while work goes on, until a round is this short."""
+
+CATCH_UP_SEC = 120.0
+
+
+async def move(routes: Routes, workspace: str, target: str, step: Step = lambda _: None) -> Moved:
+    """Move a workspace to this database."""
+    routes.check_database(target)
+    await routes.refresh()
+    source = routes.owner(workspace)
+    row = routes.row(source, workspace)
+    if row is not None and row["state"] == "leaving":
+        raise ConflictError(
+            f"a move of {workspace!r} to {row['peer']} was not finished", hint="Run it with --resume or --undo."
+        )
+    if source == target:
+        raise ConflictError(f"the workspace {workspace!r} is in the database {target} already", hint="Nothing to do.")
+    return await _run(_Move(routes, workspace, source, target, step).run())
+
+
+async def resume(routes: Routes, workspace: str, step: Step = lambda _: None) -> Moved | None:
+    """Finish a move that was interrupted; None where only the old copy had to be removed."""
+    await routes.refresh()
+    owner = routes.owner(workspace)
+    row = routes.row(owner, workspace)
+    if row is None:
+        raise NotFound(f"the workspace {workspace!r} is not being moved")
+    if row["state"] == "leaving":
+        return await _run(_Move(routes, workspace, owner, row["peer"], step).run())
+    await _run(_Move(routes, workspace, row["peer"], owner, step).clean_up())
+    return None
+
+
+async def undo(routes: Routes, workspace: str, step: Step = lambda _: None) -> None:
+    """Give up a move that has not switched yet: the workspace stays where it is."""
+    await routes.refresh()
+    owner = routes.owner(workspace)
+    row = routes.row(owner, workspace)
+    if row is None or row["state"] != "leaving":
+        raise ConflictError(
+            f"the workspace {workspace!r} is in the database {owner}, and no move of it is open",
+            hint="To move it back, move it with --to.",
+        )
+    await _run(_Move(routes, workspace, owner, row["peer"], step).undo())
+
+
+async def _run(moving: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await crash_points.named("move", moving)
+    except (asyncpg.PostgresError, *LOST) as error:
+        raise translate(error) from error
+
+
+class _Move:
+    """One move, on a connection of its own to each of the two databases."""
+
+    def __init__(self, routes: Routes, workspace: str, source: str, target: str, step: Step) -> None:
+        self._routes = routes
+        self._workspace = workspace
+        self._names = source, target
+        self._engines = routes.databases[source].engine, routes.databases[target].engine
+        self._step = step
+        self._generation = 0
+        self._tables: list[MovedTable] = []
+        self._a: Side
+        self._b: Side
+
+    def _reached(self, what: str) -> None:
+        self._step(what)
+        crash_points.reach(what)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[None]:
+        """Both connections. That to the old database holds a lock, so that no one else moves the workspace."""
+        sides: list[Side] = []
+        try:
+            sides.append(await arrival.connect(self._engines[0].store, self._workspace, "move"))
+            sides.append(await arrival.connect(self._engines[1].store, self._workspace, "move"))
+            self._a, self._b = sides
+            lock = f"{self._a.home} mover {self._workspace}"
+            if not await self._a.connection.fetchval("select pg_try_advisory_lock(hashtextextended($1, 0))", lock):
+                raise ConflictError(f"another process is moving the workspace {self._workspace!r}", hint="Wait for it.")
+            self._tables = await read_tables(self._a.connection, self._a.schema)
+            yield
+        finally:
+            for side in sides:
+                side.connection.terminate()
+
+    async def run(self) -> Moved:
+        async with self._connected():
+            began = time.perf_counter()
+            await self._check()
+            await self._announce()
+            self._reached("announced")
+            await guard.install(self._b, [each for each in self._tables if each.owner in {"workspace", "name"}])
+            await guard.install(self._a, self._tables)
+            self._reached("guarded")
+            marker = await self._raise_numbers()
+            self._reached("numbers raised")
+            seen = await self._copy_rounds()
+            self._reached("copied")
+            copied_sec, began = time.perf_counter() - began, time.perf_counter()
+            async with guard.paused(self._a):
+                self._reached("paused")
+                digests = await self._copy_rest(seen, marker)
+                self._reached("verified")
+                await self._switch()
+                self._reached("switched")
+                await arrival.activate(self._engines[1].store, self._workspace)
+            paused_sec = time.perf_counter() - began
+            self._reached("activated")
+            await self._routes.refresh()
+            await self._routes.finish()
+            await self._remove_old()
+            self._reached("old copy removed")
+        rows = sum(count for count, _ in digests.values())
+        total = hashlib.sha256(msgspec.json.encode(sorted(digests.items()))).hexdigest()
+        return Moved(
+            workspace=self._workspace,
+            source=self._names[0],
+            target=self._names[1],
+            generation=self._generation,
+            rows=rows,
+            checksum=total,
+            copied_sec=round(copied_sec, 3),
+            paused_sec=round(paused_sec, 3),
+        )
+
+    async def clean_up(self) -> None:
+        """What is left of a move that has switched."""
+        async with self._connected():
+            await arrival.activate(self._engines[1].store, self._workspace)
+            await self._routes.refresh()
+            await self._routes.finish()
+            await self._b.find_ids(self._b.place("tasks"), self._b.place("dead_letters"))
+            await self._a.connection.execute(f"create temp table {IDS} (id uuid)")
+            await pipe(self._b, f"select id from {IDS}", self._a, IDS, ("id",), None)
+            await self._remove_old()
+
+    async def undo(self) -> None:
+        async with self._connected():
+            await self._remove_copy()
+            now = self._engines[0].store.now()
+            await self._set_route(self._b, "left", self._names[0], now)
+            await guard.remove(self._a, self._tables)
+            await self._set_route(self._a, "here", self._names[1], now)
+        await self._routes.refresh()
+
+    async def _check(self) -> None:
+        a, b = self._a, self._b
+        if await done(a.connection, a.schema) != await done(b.connection, b.schema):
+            raise ConflictError("the two databases have different schemas", hint="Run `shiftwork migrate` on both.")
+        mine = literal(self._workspace)
+        if not await a.connection.fetchval(f"select count(*) from {a.place('workspaces')} where name = {mine}"):
+            raise NotFound(f"there is no workspace {self._workspace!r}", where="workspace")
+        if await b.connection.fetchval(f"select count(*) from {b.place('workspaces')} where name = {mine}"):
+            raise ConflictError(f"the database {self._names[1]} has a workspace of this name", hint="Remove it there.")
+
+    async def _announce(self) -> None:
+        """Say on both sides that the workspace moves; a resumed move keeps its generation."""
+        rows = [self._routes.row(name, self._workspace) for name in self._names]
+        resumed = rows[0] is not None and rows[0]["state"] == "leaving"
+        highest = max((row["generation"] for row in rows if row is not None), default=0)
+        self._generation = highest if resumed else highest + 1
+        now = self._engines[0].store.now()
+        await self._set_route(self._b, "arriving", self._names[0], now)
+        await self._set_route(self._a, "leaving", self._names[1], now)
+
+    async def _set_route(self, side: Side, state: str, peer: str, now: float) -> None:
+        generation = self._generation or None
+        await side.connection.execute(
+            f"insert into {side.place('routes')} as r (workspace, generation, state, peer, changed_at) "
+            "values ($1, coalesce($2::bigint, 1), $3, $4, $5) on conflict (workspace) do update set "
+            "generation = coalesce($2::bigint, r.generation), state = $3, peer = $4, first_event = null, "
+            "changed_at = $5",
+            *(self._workspace, generation, state, peer, now),
+        )
+
+    async def _raise_numbers(self) -> int:
+        """Let the numbers of events in the new database go on behind those of the old one, so that cursors hold.
+
+        The jobs that read its log must be past them before events with the old numbers come in.
+        """
+        for table in NUMBERED[:3]:
+            await self._widen_key(table)
+        for table in NUMBERED:
+            last = await self._last_number(self._a, table)
+            own = await self._last_number(self._b, table)
+            await self._b.connection.execute(
+                "select setval(pg_get_serial_sequence($1, 'seq'), $2)", self._b.place(table), max(own, last + AHEAD)
+            )
+        text = (
+            f"insert into {self._b.place('events')} (at, workspace, verb, actor) "
+            "values ($1, '', 'workspace_moved', 'system') returning seq"
+        )
+        marker: int = await self._b.connection.fetchval(text, self._engines[1].store.now())
+        try:
+            await _catch_up(self._engines[1], marker)
+        except TimeoutError:
+            hint = "Wait until its search index and metrics have caught up, then resume or undo the move."
+            raise ConflictError(f"the jobs of {self._names[1]} are far behind its events", hint=hint) from None
+        return marker
+
+    async def _last_number(self, side: Side, table: str) -> int:
+        sequence = await side.connection.fetchval("select pg_get_serial_sequence($1, 'seq')", side.place(table))
+        last: int = await side.connection.fetchval(f"select last_value from {sequence}")
+        return last
+
+    async def _widen_key(self, table: str) -> None:
+        """Rows keep their numbers, which another workspace may have used here: the key gets the workspace, too."""
+        b, place, made = self._b, self._b.place(table), f"{table}_moved_key"
+        key = next(each.key for each in await read_tables(b.connection, b.schema) if each.name == table)
+        if key != ("seq",):
+            return
+        await b.connection.execute(f"drop index if exists {b.place(made)}")
+        await b.connection.execute(f"create unique index concurrently {made} on {place} (seq, workspace)")
+        await guard.briefly(
+            b.connection,
+            f"alter table {place} drop constraint {table}_pkey, "
+            f"add constraint {table}_pkey primary key using index {made}",
+        )
+
+    async def _copy_rounds(self) -> int:
+        """Copy the bulk of the rows while work goes on, then again what has changed; the last snapshot."""
+        seen = None
+        with suppress(TimeoutError):  # what they have not read, others do when it is there
+            await _catch_up(self._engines[0], await self._last_number(self._a, "events"))
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            async with self._a.connection.transaction(isolation="repeatable_read"):
+                newest = await self._snapshot()
+                await self._a.find_ids(self._a.place("tasks"), self._a.place("dead_letters"))
+                for table in self._bulk():
+                    await self._copy_changed(table, seen)
+            seen = newest
+            if time.perf_counter() - began < SHORT_SEC:
+                break
+        await self._make_stage()
+        await observe.count(self._engines[0].store)  # what its jobs have not counted is counted while writes wait
+        return seen or 0
+
+    async def _snapshot(self) -> int:
+        """The oldest transaction that this one does not see."""
+        return int(await self._a.connection.fetchval("select pg_snapshot_xmin(pg_current_snapshot())::text"))
+
+    def _bulk(self) -> list[MovedTable]:
+        return [table for table in self._tables if table.name in BULK]
+
+    async def _copy_changed(self, table: MovedTable, seen: int | None) -> None:
+        """Replace the rows that were written since a snapshot; all of them where there is none."""
+        since = "" if seen is None else f" and age(xmin) <= age('{seen % 2**32}'::xid)"
+        a, b, columns = self._a, self._b, names(table.copied)
+        query = f"select {columns} from {a.place(table.name)} where {a.condition(table)}{since}"
+        async with b.connection.transaction():
+            await b.connection.execute(f"create temp table incoming (like {b.place(table.name)}) on commit drop")
+            if await pipe(a, query, b, "incoming", table.copied, None):
+                same = " and ".join(f"t.{column} = i.{column}" for column in table.key)
+                await b.connection.execute(f"delete from {b.place(table.name)} t using incoming i where {same}")
+                await b.connection.execute(
+                    f"insert into {b.place(table.name)} ({columns}) overriding system value "
+                    f"select {columns} from incoming"
+                )
+
+    async def _copy_rest(self, seen: int, marker: int) -> dict[str, tuple[int, str]]:
+        """Copy what is left while no one writes, and compare both sides."""
+        a, b = self._a, self._b
+        async with a.connection.transaction(isolation="repeatable_read"):
+            await a.find_ids(a.place("tasks"), a.place("dead_letters"))
+            for table in self._bulk():
+                await self._copy_changed(table, seen)
+            async with b.connection.transaction():
+                await self._fill_stage()
+                await b.find_ids(b.place(b.stage("tasks")), b.place(b.stage("dead_letters")))
+                digests = await self._compare()
+                await self._note_tail(marker)
+        return digests
+
+    async def _make_stage(self) -> None:
+        """Tables in the new database for the rows that come last."""
+        b = self._b
+        await arrival.drop_stage(b)
+        for name in [*(table.name for table in self._tables if table.name not in BULK), arrival.LANES]:
+            await b.connection.execute(f"create table {b.place(b.stage(name))} (like {b.place(name)})")
+        await b.connection.execute(f"alter table {b.place(b.stage('reviews'))} drop column seq")
+        await b.connection.execute(
+            f"create table {b.place(b.stage(arrival.TAIL))} (name text, labels text, value float8)"
+        )
+
+    async def _fill_stage(self) -> None:
+        a, b = self._a, self._b
+        for table in self._tables:
+            if table.name not in BULK:
+                query = f"select {names(table.copied)} from {a.place(table.name)} where {a.condition(table)}"
+                await pipe(a, query, b, b.stage(table.name), table.copied, b.schema)
+        columns = ("id", *arrival.LANE_COLUMNS)
+        query = f"select {names(columns)} from {a.place('lanes')} where workspace = {literal(self._workspace)}"
+        await pipe(a, query, b, b.stage(arrival.LANES), columns, b.schema)
+
+    async def _compare(self) -> dict[str, tuple[int, str]]:
+        """The rows and checksums of all tables, which must be the same on both sides."""
+        found: dict[str, tuple[int, str]] = {}
+        for table in self._tables:
+            found[table.name], other = await self._digests(table)
+            if found[table.name] != other and table.name in BULK:
+                await self._drop_deleted(table)
+                found[table.name], other = await self._digests(table)
+            if found[table.name] != other:
+                raise CopyDiffers(
+                    f"the copy of {table.name} differs: {found[table.name][0]} rows here, {other[0]} there",
+                    hint="The workspace stays where it is. Undo the move, and report this.",
+                )
+        return found
+
+    async def _digests(self, table: MovedTable) -> tuple[tuple[int, str], tuple[int, str]]:
+        a, b = self._a, self._b
+        copy = b.own_rows(table) if table.name in BULK else b.place(b.stage(table.name))
+        mine = a.digest(table, a.own_rows(table), a.place("lanes"))
+        return await asyncio.gather(mine, b.digest(table, copy, b.place(b.stage(arrival.LANES))))
+
+    async def _drop_deleted(self, table: MovedTable) -> None:
+        """Rows that were removed from the old database after they were copied."""
+        a, b, key = self._a, self._b, names(table.key)
+        await b.connection.execute(
+            "drop table if exists present; "
+            f"create temp table present as select {key} from {b.place(table.name)} limit 0"
+        )
+        await pipe(a, f"select {key} from {a.own_rows(table)} t", b, "present", table.key, None)
+        same = " and ".join(f"p.{column} = t.{column}" for column in table.key)
+        await b.connection.execute(
+            f"delete from {b.place(table.name)} t where {b.condition(table)} "
+            f"and not exists (select 1 from present p where {same})"
+        )
+
+    async def _note_tail(self, marker: int) -> None:
+        """Count what the jobs of the old database have not read of the workspace's events yet."""
+        last = await self._last_number(self._a, "events")
+        if last >= marker:
+            raise StoreError("more events came during the move than it has numbers for", hint="Undo it and try again.")
+        a, b, workspace = self._a, self._b, self._workspace
+
+        folded = await a.connection.fetchval(f"select coalesce(max(folded_to), 0) from {a.place('meter_marks')}")
+        indexed = await a.connection.fetchval(f"select coalesce(max(read_to), 0) from {a.place('search_marks')}")
+        fired = await a.connection.fetchval(f"select coalesce(max(seq), $1) from {a.place('trigger_cursor')}", last)
+        first = min(indexed, fired)
+        sums = await self._engines[0].store.read(lambda tx: meters.count(tx, folded, last, workspace))
+        tail = b.place(b.stage(arrival.TAIL))
+        rows = [(each.name, msgspec.json.encode(each.labels).decode(), value) for each, value in sums.items()]
+        await b.connection.executemany(f"insert into {tail} values ($1, $2, $3)", rows)
+        await b.connection.execute(
+            f"update {b.place('routes')} set first_event = $2, last_event = $3 where workspace = $1",
+            *(workspace, first, last),
+        )
+
+    async def _switch(self) -> None:
+        """Give the workspace away: from this commit on the new database owns it, and this one refuses its writes."""
+        a = self._a
+        async with a.connection.transaction():
+            for table in sorted(self._tables, key=lambda each: each.owner in {"workspace", "name"}):
+                if table.name not in BULK:
+                    await a.connection.execute(f"delete from {a.place(table.name)} where {a.condition(table)}")
+            await self._set_route(a, "left", self._names[1], self._engines[0].store.now())
+
+    async def _remove_old(self) -> None:
+        for table in self._bulk():
+            await self._a.connection.execute(
+                f"delete from {self._a.place(table.name)} where {self._a.condition(table)}"
+            )
+        await guard.remove(self._a, self._tables, keep_refusing=True)
+        await guard.remove(self._b, self._tables)
+
+    async def _remove_copy(self) -> None:
+        """The rows of a move that is given up."""
+        a, b = self._a, self._b
+        await a.find_ids(a.place("tasks"), a.place("dead_letters"))
+        await b.connection.execute(f"create temp table {IDS} (id uuid)")
+        await pipe(a, f"select id from {IDS}", b, IDS, ("id",), None)
+        for table in self._bulk():
+            await b.connection.execute(f"delete from {b.place(table.name)} where {b.condition(table)}")
+        await arrival.drop_stage(b)
+
+
+async def _catch_up(engine: Engine, number: int) -> None:
+    """Let the jobs that read the log come up to this number: other processes may do them, too."""
+    async with asyncio.timeout(CATCH_UP_SEC):
+        while not await _have_read(engine, number):  # noqa: ASYNC110  # nothing announces it
+            await asyncio.sleep(0.05)
+
+
+async def _have_read(engine: Engine, number: int) -> bool:
+    """Run the jobs that read the log; whether all of them are past this number."""
+    store = engine.store
+    await store.run(meters.mark_seen)
+    await observe.count(store)
+    await store.run(lambda tx: search.elect(tx, engine))
+    await search.fill(engine)
+    await triggers.follow(engine)
+
+    async def look(tx: Tx) -> Sequence[int]:
+        followers, cursor = await triggers.followers(tx)
+        if not followers:
+            await tx.run("move_trigger_cursor", seq=number)
+        mark = await meters.read_mark(tx)
+        return mark.folded_to, await index.read_mark(tx), cursor if followers else number
+
+    return min(await store.run(look)) >= number

@@ -1,0 +1,85 @@
+"""Accepts the results of many tasks that have nothing around them: no row of theirs is read (PostgreSQL only).
+
+Two statements end them all. The first updates the tasks under their fences and writes the attempts. The second looks,
+now that the tasks are locked, whether anything depends on one of them, and writes the events if not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shiftwork.engine.reports import CheckedResult
+from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.model.outcome import Token
+from shiftwork.store.store import ByColumn, Row
+
+SMALLEST = 2
+"""Results from which it is worth while."""
+
+
+def may_be_lone(work: UnitOfWork, items: Sequence[CheckedResult]) -> bool:
+    """As far as the results themselves say."""
+    requests = {item.request_id for item in items}
+    plain = all(item.result.usage is None and item.result.verdict is None and not item.artifacts for item in items)
+    return len(items) >= SMALLEST and len(requests) == 1 and plain and not work.engine.store.one_writer
+
+
+async def accept(work: UnitOfWork, items: Sequence[CheckedResult]) -> tuple[Sequence[Token], Sequence[Row]]:
+    """End those of these attempts whose tasks have nothing around them.
+
+    Answers whose ends need nothing more, and the rows of those that turned out to have dependents or a DAG with others.
+    """
+    tx, caller = work.tx, work.caller
+    ordered = sorted(items, key=_place)
+    groups = await tx.all(
+        "complete_lone",
+        items=[(*item.token, item.stored) for item in ordered],
+        now=work.now,
+        workspace=caller.workspace,
+        holder=caller.holder,
+    )
+    ended = [item.token for item in ordered]
+    if sum(group["size"] for group in groups) < len(ended):
+        named = {id_ for group in groups for id_ in _listed(group["ids"])}
+        ended = [token for token in ended if token.id in named]
+    if not ended:
+        return [], ()
+    request_id = ordered[0].request_id or caller.request_id
+    if len(groups) == 1:
+        are_alone = await _emit(work, groups[0], request_id)
+    else:
+        are_alone = await _emit_all(work, groups, ended, request_id)
+    if are_alone:
+        for token in ended:
+            tx.announce_end(token.id, to_others=groups[0]["awaited"])
+        return ended, ()
+    return [], await tx.all("completed_rows", items=[(token.id,) for token in ended], now=work.now)
+
+
+async def _emit(work: UnitOfWork, group: Row, request_id: str | None) -> bool:
+    """Write the event of tasks of one agent and type; False where one of them is not alone."""
+    alike = work.completed_alone(group["workspace"], group["agent_id"], group["type"], request_id)
+    ended = ByColumn((group["ids"], group["fences"], group["seconds"]))
+    ties = await work.tx.one("tell_completed", items=ended, at=work.now, **alike._asdict())
+    return ties is not None and not (ties["awaited"] or ties["joined"])
+
+
+async def _emit_all(work: UnitOfWork, groups: Sequence[Row], ended: Sequence[Token], request_id: str | None) -> bool:
+    """The same for several agents or types: their events are sent together."""
+    ties = await work.tx.one("ties_of", items=[(token.id, token.id) for token in ended])
+    if ties is None or ties["awaited"] or ties["joined"]:
+        return False
+    for group in groups:
+        alike = work.completed_alone(group["workspace"], group["agent_id"], group["type"], request_id)
+        fences = map(int, _listed(group["fences"]))
+        work.add_batch(alike, zip(_listed(group["ids"]), fences, group["seconds"], strict=True))
+    return True
+
+
+def _place(item: CheckedResult) -> Token:
+    return item.token
+
+
+def _listed(array: str) -> list[str]:
+    """The values of an array of PostgreSQL that need no quotes."""
+    return array[1:-1].split(",")

@@ -1,0 +1,91 @@
+"""Questions and approvals of tasks as MCP elicitation forms, and the answers read back.
+
+A form has a flat schema of plain values. A question whose schema is not like that becomes a form of one field: the
+answer, as a plain value or as JSON text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shiftwork.model.errors import InputError
+from shiftwork.operation.interface import AnyQueue
+from shiftwork.waits.model import ApprovalRequest
+
+METHOD = "elicitation/create"
+PLAIN = frozenset({"string", "number", "integer", "boolean"})
+ANSWER = "answer"
+APPROVAL: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "decision": {"type": "string", "enum": ["approve", "reject"], "description": "reject cancels the task."},
+        "note": {"type": "string", "description": "The reason, recorded in the history."},
+    },
+    "required": ["decision"],
+}
+
+
+def key_of(asked: ApprovalRequest) -> str:
+    """Names one request for good: a task has one wait of a name, and a revision is approved once."""
+    what = asked.revision if asked.kind == "approval" else asked.name
+    return f"{asked.task_id}:{asked.kind}:{what}"
+
+
+def form_of(asked: ApprovalRequest) -> dict[str, Any]:
+    """The request that the client shows to a person."""
+    if asked.kind == "approval":
+        about = asked.title or asked.type
+        message, schema = f"Task {asked.task_id} ({about}) waits for approval.", APPROVAL
+    else:
+        message, schema = asked.question or "", _form_schema(asked.schema)
+    return {"method": METHOD, "params": {"mode": "form", "message": message, "requestedSchema": schema}}
+
+
+def _form_schema(schema: dict[str, Any] | None) -> dict[str, Any]:
+    if schema is not None and _is_flat(schema):
+        return schema
+    field: dict[str, Any] = {"type": "string"}
+    if schema is not None and schema.get("type") in PLAIN:
+        field = schema
+    elif schema is not None:
+        field["description"] = f"JSON that meets the schema {msgspec.json.encode(schema).decode()}"
+    return {"type": "object", "properties": {ANSWER: field}, "required": [ANSWER]}
+
+
+def _is_flat(schema: dict[str, Any]) -> bool:
+    fields = schema.get("properties")
+    if schema.get("type") != "object" or not isinstance(fields, dict) or not fields:
+        return False
+    return all(isinstance(field, dict) and field.get("type") in PLAIN for field in fields.values())
+
+
+async def give(queue: AnyQueue, asked: ApprovalRequest, response: Any) -> None:
+    """Pass a person's response on to the task; one that was declined leaves it waiting."""
+    if not isinstance(response, dict) or response.get("action") != "accept":
+        return
+    content = response.get("content")
+    if not isinstance(content, dict):
+        raise InputError("an accepted form has its values in `content`", where=f"inputResponses.{key_of(asked)}")
+    if asked.kind == "question":
+        await queue.approvals.answer(asked.task_id, _answer(asked.schema, content))
+        return
+    decide = queue.approvals.reject if content.get("decision") == "reject" else queue.approvals.approve
+    if content.get("decision") not in {"approve", "reject"}:
+        raise InputError("decide with `approve` or `reject`", where=f"inputResponses.{key_of(asked)}.decision")
+    await decide(asked.task_id, revision=asked.revision, note=content.get("note"))
+
+
+def _answer(schema: dict[str, Any] | None, content: dict[str, Any]) -> Any:
+    if schema is not None and _is_flat(schema):
+        return content
+    if ANSWER not in content:
+        raise InputError(f"the form has the field `{ANSWER}`", where="inputResponses")
+    value = content[ANSWER]
+    if schema is None or schema.get("type") in PLAIN or not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError as error:
+        raise InputError(f"the answer is not JSON: {error}", where="inputResponses") from None

@@ -1,0 +1,187 @@
+"""MCP over streamable HTTP: many clients, let in as `shiftwork serve` lets its callers in."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from urllib.parse import parse_qs
+
+import msgspec
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shiftwork.access.authenticator import ANYONE, Authenticator, Identity, check_local
+from shiftwork.engine.engine import Caller
+from shiftwork.mcp.http_sessions import IDLE_SEC, MAX_COUNT, Sessions
+from shiftwork.mcp.mcp_server import McpServer, Options, open_context
+from shiftwork.mcp.mcp_session import McpSession
+from shiftwork.mcp.sdk_server import Context, build
+from shiftwork.model import check
+from shiftwork.model.errors import InputError, ShiftworkError
+from shiftwork.operation.interface import AnyQueue
+from shiftwork.queue import Queue
+from shiftwork.wire import problem
+from shiftwork.wire.http_server import HttpServer
+from shiftwork.wire.listening import check_guarded, listen
+from shiftwork.wire.resource_metadata import ProtectedResource, check_url
+
+PATH = "/mcp"
+SESSION_KEY = "shiftwork.session"
+SESSION = "mcp-session-id"
+RESOURCE = ProtectedResource(name="Shiftwork", path=PATH)
+
+
+class McpAuthenticator:
+    """Says who calls: by their token, or anyone on this machine where none is needed."""
+
+    def __init__(self, mcp_server: McpServer, *, tokens: bool) -> None:
+        self._server = mcp_server
+        queue = mcp_server.queue
+        self.tokens = tokens
+        self._authenticator = Authenticator(queue.find_token, tokens=tokens) if isinstance(queue, Queue) else None
+        if tokens and self._authenticator is None:
+            raise InputError(
+                "tokens are checked where the queue is, not through another server",
+                where="--tokens",
+                hint="Name the database with --store, or serve on 127.0.0.1 without --tokens.",
+            )
+
+    async def session(self, headers: Headers, query: bytes) -> tuple[McpSession, Identity]:
+        who = await self._identify(headers)
+        options, queue = self._server.options, self._server.queue
+        named = parse_qs(query.decode("latin-1")).get("agent", [who.name or options.agent_id])[0]
+        owner = None if who.may("operate") else who.token_id
+        if isinstance(queue, Queue) and who.workspace is not None:
+            assert self._authenticator is not None
+            checking = self._authenticator.checking(headers, "work" if who.may("work") else "read")
+            queue = queue.speaking_as(Caller(workspace=who.workspace, holder=owner, still_allowed=checking))
+        mcp_session = McpSession(
+            self._server,
+            queue,
+            check.name(named, "agent"),
+            scopes=who.scopes,
+            name=who.name,
+            owner=owner,
+            session=headers.get(SESSION),
+        )
+        return mcp_session, who
+
+    async def _identify(self, headers: Headers) -> Identity:
+        if self._authenticator is not None:
+            return await self._authenticator.identify(headers)
+        check_local(headers)
+        return ANYONE
+
+
+class McpGate:
+    """Lets each request in before the SDK sees it, and notices when a client ends its session."""
+
+    def __init__(
+        self, app: ASGIApp, mcp_server: McpServer, entrance: McpAuthenticator, resource: ProtectedResource
+    ) -> None:
+        self._app = app
+        self._server = mcp_server
+        self._entrance = entrance
+        self._resource = resource
+        self.sessions = Sessions(time.monotonic)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        if self._entrance.tokens and self._resource.describes(scope["path"]) and scope["method"] in {"GET", "HEAD"}:
+            body = msgspec.json.encode(self._resource.document(headers, scope["scheme"]))
+            await Response(body, media_type="application/json")(scope, receive, send)
+            return
+        session = headers.get(SESSION)
+        try:
+            mcp_session, who = await self._entrance.session(headers, scope["query_string"])
+            if session is None and who.token_id is not None:
+                self.sessions.check(who.token_id)
+        except ShiftworkError as error:
+            await _refusal(error, self._resource.challenge(headers, scope["scheme"]))(scope, receive, send)
+            return
+        known = {**scope, SESSION_KEY: mcp_session}
+        if who.token_id is not None:  # the SDK then gives a session to no one but the token that began it
+            access = AccessToken(token="", client_id=who.token_id, scopes=sorted(who.scopes))
+            known["user"] = AuthenticatedUser(access)
+        self.sessions.begin(session or "")
+        try:
+            await self._app(known, receive, self._watching(scope, session, who, send))
+        finally:
+            self.sessions.end(session or "")
+
+    def _watching(self, scope: Scope, session: str | None, who: Identity, send: Send) -> Send:
+        """The answer, from which is seen that a session was opened or is over."""
+
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status, given = message["status"], Headers(raw=message["headers"]).get(SESSION)
+                if session is None and given is not None and status < 300 and who.token_id is not None:
+                    self.sessions.opened(given, who.token_id)
+                elif session is not None and (status == 404 or (scope["method"] == "DELETE" and status < 300)):
+                    self.sessions.close(session)
+                    if status < 300:
+                        self._server.keeper.end(session)
+            await send(message)
+
+        return watch
+
+
+def _refusal(error: ShiftworkError, challenge: str) -> Response:
+    body = problem.of(error)
+    headers = {"www-authenticate": challenge} if body.status == 401 else {}
+    headers |= {"retry-after": str(math.ceil(body.facts.get("retry_after", 1)))} if body.status in {429, 503} else {}
+    return Response(msgspec.json.encode(body), body.status, headers, problem.MEDIA_TYPE)
+
+
+def _session_of(ctx: Context) -> McpSession:
+    assert ctx.request is not None
+    session: McpSession = ctx.request.scope[SESSION_KEY]
+    return session
+
+
+def app_of(mcp_server: McpServer, entrance: McpAuthenticator, resource: ProtectedResource = RESOURCE) -> McpGate:
+    """The application; hosts and origins are checked by our own rules, not again by the SDK's."""
+    unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    inner = build(mcp_server, _session_of).streamable_http_app(
+        streamable_http_path=PATH, transport_security=unchecked, session_idle_timeout=IDLE_SEC, max_sessions=MAX_COUNT
+    )
+    return McpGate(inner, mcp_server, entrance, resource)
+
+
+class ListenAddress(msgspec.Struct, frozen=True):
+    """Where to serve, and whether callers need a token."""
+
+    host: str
+    port: int
+    tokens: bool = False
+    public_url: str | None = None
+    authorization_servers: tuple[str, ...] = ()
+
+
+def check_place(place: ListenAddress) -> None:
+    """Before anything is opened or made."""
+    check_guarded(place.host, "--http", tokens=place.tokens)
+    if place.public_url is not None:
+        check_url(place.public_url, "--public-url")
+    for each in place.authorization_servers:
+        check_url(each, "--authorization-server")
+
+
+async def serve(queue: AnyQueue, options: Options, place: ListenAddress, announce: Callable[[str], None]) -> None:
+    """Serve until stopped; `announce` gets the address."""
+    check_place(place)
+    with listen(place.host, place.port, "--http", "--http") as listening:
+        async with open_context(queue, options) as mcp_server:
+            resource = msgspec.structs.replace(
+                RESOURCE, public_url=place.public_url, authorization_servers=place.authorization_servers
+            )
+            app = app_of(mcp_server, McpAuthenticator(mcp_server, tokens=place.tokens), resource)
+            await HttpServer(app, listening, PATH, announce).serve(sockets=[listening])

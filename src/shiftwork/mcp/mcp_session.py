@@ -1,0 +1,85 @@
+"""Who calls an MCP server: the queue as they see it, their name, and what they may do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shiftwork.access.scopes import SCOPES, allows
+from shiftwork.mcp.heartbeats import Key
+from shiftwork.mcp.mcp_server import McpServer
+from shiftwork.model.errors import Forbidden, InputError
+from shiftwork.operation.interface import AnyQueue
+
+SYSTEM = "system"
+
+
+class McpSession:
+    """Anyone who calls: the queue as they see it, who they are, and what they may do."""
+
+    def __init__(
+        self,
+        mcp_server: McpServer,
+        queue: AnyQueue,
+        agent_id: str,
+        *,
+        scopes: frozenset[str] = frozenset(SCOPES),
+        name: str | None = None,
+        owner: str | None = None,
+        session: str | None = None,
+    ) -> None:
+        self.server = mcp_server
+        self.agent_id = agent_id
+        self._queue = queue
+        self._scopes = scopes
+        self._actor = f"token:{name}" if name is not None else mcp_server.options.actor or f"agent:{agent_id}"
+        self._holder = owner
+        self._session = session
+
+    @classmethod
+    def alone(cls, mcp_server: McpServer) -> McpSession:
+        """For a client that has the server to itself: it calls as the agent that the server was started for."""
+        return cls(mcp_server, mcp_server.queue, mcp_server.options.agent_id)
+
+    @property
+    def working(self) -> AnyQueue:
+        """Under a claim its agent speaks for itself."""
+        return self._queue.as_caller(SYSTEM)
+
+    @property
+    def asking(self) -> AnyQueue:
+        return self._queue.as_caller(self._actor)
+
+    def may(self, scope: str) -> bool:
+        return allows(self._scopes, scope)
+
+    def require(self, scope: str) -> None:
+        if not self.may(scope):
+            raise Forbidden(f"this needs the scope {scope}", needs=scope, has=sorted(self._scopes))
+
+    def types(self, wanted: Sequence[str] | None) -> list[str] | None:
+        """Which tasks to claim: those asked for, of those that this server was started for."""
+        allowed = self.server.options.types
+        beyond = [name for name in wanted or () if allowed and name not in allowed]
+        if beyond:
+            raise InputError(
+                f"this server does not serve tasks of type {beyond[0]!r}",
+                where="types",
+                hint=f"It has {', '.join(allowed)}.",
+            )
+        return list(wanted or allowed) or None
+
+    @property
+    def holding(self) -> list[str]:
+        return self.server.keeper.held_by(self.agent_id, self._holder)
+
+    def hold(self, token: str, interval_sec: float) -> None:
+        self.server.keeper.hold(Key(token, self._holder), self.working, self.agent_id, self._session, interval_sec)
+
+    async def keep(self, token: str) -> None:
+        """The claim was named and holds; one that is new here, as after a restart, is kept alive from now on."""
+        if not self.server.keeper.name(Key(token, self._holder), self._session):
+            task = await self.working.get(token.rpartition(".")[0])
+            self.hold(token, task.claim.heartbeat_interval_sec)
+
+    def let_go(self, token: str) -> None:
+        self.server.keeper.let_go(Key(token, self._holder))

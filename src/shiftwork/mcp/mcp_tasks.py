@@ -1,0 +1,172 @@
+"""Work as MCP tasks: a submission that the client follows instead of waiting for it.
+
+An MCP task is a task or a DAG of the queue, under the same id. All of its state is read from the queue, so any server
+on the same queue serves it, also after a restart.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from shiftwork.mcp import elicitation, submitter_tools
+from shiftwork.mcp.mcp_session import McpSession
+from shiftwork.mcp.tool_results import CreatedTask, Submission
+from shiftwork.model.states import SETTLED, State
+from shiftwork.model.task import Task
+from shiftwork.waits.model import ApprovalRequest
+
+DAG = "dag_"
+POLL_MS = 2000
+MAX_TASKS_SHOWN = 1000
+MAX_MESSAGE = 500
+Status = Literal["working", "input_required", "completed", "failed", "cancelled"]
+OF_STATE: dict[str, Status] = {
+    State.COMPLETED: "completed",
+    State.CANCELLED: "cancelled",
+    **dict.fromkeys(SETTLED, "failed"),
+}
+
+
+class McpTask(NamedTuple):
+    """A task or a DAG as MCP sees it."""
+
+    id: str
+    status: Status
+    created_at: float
+    updated_at: float
+    message: str | None
+    tasks: list[Task]
+    asked: list[ApprovalRequest]
+    """What a person has to decide or answer."""
+
+    @property
+    def is_dag(self) -> bool:
+        return self.id.startswith(DAG)
+
+    @property
+    def ended(self) -> bool:
+        return self.status in {"completed", "failed", "cancelled"}
+
+
+def id_of(submission: Submission) -> str | None:
+    """The id to follow a submission by; None where every task of a DAG was there already."""
+    return submission.tasks[0].task_id if len(submission.tasks) == 1 else submission.dag_id
+
+
+async def find(session: McpSession, work_id: str) -> McpTask:
+    """How the work stands now; what does not exist is NotFound."""
+    session.require("read")
+    return await (_find_dag if work_id.startswith(DAG) else _find_task)(session, work_id)
+
+
+async def _find_task(session: McpSession, task_id: str) -> McpTask:
+    task = first = await session.asking.get(task_id)
+    while task.superseded_by is not None:  # retried or rerun as a new task: the newest counts
+        task = await session.asking.get(task.superseded_by)
+    status = OF_STATE.get(task.status, "working")
+    asked = await _asked(session, [task]) if status == "working" else []
+    return McpTask(first.id, status, first.created_at, task.updated_at, _message(task, asked), [task], asked)
+
+
+async def _find_dag(session: McpSession, dag_id: str) -> McpTask:
+    dag = await session.asking.dags.get(dag_id)
+    tasks = await session.asking.batch.get(dag.tasks[:MAX_TASKS_SHOWN])
+    asked: list[ApprovalRequest] = []
+    status: Status = "working"
+    if dag.status in {"completed", "failed", "cancelled"}:
+        status = dag.status
+    else:
+        asked = await _asked(session, tasks)
+    message = asked[0].question if asked else None
+    updated = max([dag.created_at, *(task.updated_at for task in tasks)])
+    return McpTask(dag.id, status, dag.created_at, updated, message or f"{dag.done} of {dag.total} done", tasks, asked)
+
+
+async def _asked(session: McpSession, tasks: list[Task]) -> list[ApprovalRequest]:
+    waiting = [task for task in tasks if task.status == State.WAITING_APPROVAL or _has_question(task)]
+    return [each for task in waiting for each in await session.asking.approvals.list(task=task.id)]
+
+
+def _has_question(task: Task) -> bool:
+    return any(wait.status == "open" and wait.kind == "person" for wait in task.waits)
+
+
+def _message(task: Task, asked: list[ApprovalRequest]) -> str | None:
+    if asked:
+        return asked[0].question or "waits for approval"
+    said = task.progress if task.progress is not None and task.status not in OF_STATE else task.cancel_reason
+    if task.status in SETTLED:
+        said = task.last_error
+    if said is None:
+        return task.status
+    text = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+    return text[:MAX_MESSAGE]
+
+
+def date(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def stub(work: McpTask) -> dict[str, Any]:
+    """The fields that every form of an MCP task has. The queue keeps results, so there is no time to live."""
+    found: dict[str, Any] = {
+        "taskId": work.id,
+        "status": "completed" if work.status == "failed" else work.status,
+        "createdAt": date(work.created_at),
+        "lastUpdatedAt": date(work.updated_at),
+        "ttlMs": None,
+        "pollIntervalMs": POLL_MS,
+    }
+    return found | ({"statusMessage": work.message} if work.message else {})
+
+
+def detailed(work: McpTask, *, forms: bool) -> dict[str, Any]:
+    """The whole MCP task. With `forms` the client can show them, so open questions are passed on to it."""
+    found = stub(work)
+    if work.asked and forms:
+        requests = {elicitation.key_of(each): elicitation.form_of(each) for each in work.asked}
+        return found | {"status": "input_required", "inputRequests": requests}
+    if work.status in {"completed", "failed"}:
+        # `failed` is for errors of the protocol; work that failed is a completed call with an error as its result.
+        return found | {"result": result_of(work)}
+    return found
+
+
+def result_of(work: McpTask) -> dict[str, Any]:
+    """What the call of `submit` would have answered at the end of the work."""
+    made = [CreatedTask(task_id=task.id, status=task.status) for task in work.tasks]
+    tasks = [submitter_tools.with_result(each, task) for each, task in zip(made, work.tasks, strict=True)]
+    submission = Submission(tasks=tasks, dag_id=work.id if work.is_dag else None)
+    content = msgspec.to_builtins(submission)
+    text = msgspec.json.encode(content).decode()
+    found: dict[str, Any] = {"content": [{"type": "text", "text": text}], "structuredContent": content}
+    return found | {"isError": work.status == "failed"}
+
+
+async def wait(session: McpSession, work: McpTask, wait_sec: float) -> None:
+    """Wait for the end of the work, but not longer."""
+    await submitter_tools.until_ended(session, work.id if work.is_dag else None, work.tasks[0].id, wait_sec)
+
+
+async def cancel(session: McpSession, work_id: str) -> None:
+    """Cancel what has not ended. What has ended stays as it is: a cancel that comes too late is no error."""
+    session.require("operate")
+    work = await find(session, work_id)
+    if work.ended:
+        return
+    if work_id.startswith(DAG):
+        await session.asking.dags.cancel(work_id)
+    else:
+        await session.asking.cancel(work.tasks[0].id)
+
+
+async def update(session: McpSession, work_id: str, responses: dict[str, Any]) -> None:
+    """Pass answers on to the tasks that asked; an answer to what is not asked now is ignored."""
+    session.require("operate")
+    work = await find(session, work_id)
+    for asked in work.asked:
+        if (response := responses.get(elicitation.key_of(asked))) is not None:
+            await elicitation.give(session.asking, asked, response)

@@ -1,0 +1,73 @@
+"""What a person can answer with one press: the choices of a question, or yes and no to an approval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+MAX_CHOICES = 20
+MAX_LABEL = 75
+"""Characters on a button of Slack."""
+
+MAX_VALUE = 2000
+"""Characters that a button of Slack carries."""
+
+
+class Pressed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a button stands for. It comes back in a request that Slack has signed."""
+
+    task: str
+    decision: str | None = None
+    """`approve` or `reject`."""
+    revision: str | None = None
+    question: str | None = None
+    """The name of the question in its task: the next one may be open when someone presses."""
+    value: Any = None
+
+
+class Button(NamedTuple):
+    label: str
+    pressed: Pressed
+    style: str | None = None
+
+
+def of_request(task_id: str, about: Mapping[str, Any]) -> list[Button]:
+    """The buttons for what waits for a person; none where only a form will do."""
+    if about.get("revision") is not None:
+        asked: dict[str, Any] = {"task": task_id, "revision": about["revision"]}
+        return [
+            Button("Approve", Pressed(decision="approve", **asked), "primary"),
+            Button("Reject", Pressed(decision="reject", **asked), "danger"),
+        ]
+    found = [
+        Button(label[:MAX_LABEL], Pressed(task_id, question=about.get("name"), value=value))
+        for label, value in choices(about.get("schema"))
+    ]
+    fits = all(len(msgspec.json.encode(each.pressed)) <= MAX_VALUE for each in found)
+    return found if fits and len(found) <= MAX_CHOICES else []
+
+
+def choices(schema: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    """The few answers that a schema allows, each with its label; none where it allows more than a list."""
+    if not isinstance(schema, Mapping):
+        return []
+    properties, required = schema.get("properties"), schema.get("required")
+    if schema.get("type") == "object" and isinstance(properties, Mapping) and len(properties) == 1:
+        ((name, inner),) = properties.items()
+        return [(label, {name: value}) for label, value in _of_value(inner)] if required == [name] else []
+    return _of_value(schema)
+
+
+def _of_value(schema: Any) -> list[tuple[str, Any]]:
+    if not isinstance(schema, Mapping):
+        return []
+    if schema.get("type") == "boolean":
+        return [("Yes", True), ("No", False)]
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return [(_label(value), value) for value in values] if isinstance(values, Sequence) else []
+
+
+def _label(value: Any) -> str:
+    return value if isinstance(value, str) and value else msgspec.json.encode(value).decode()

@@ -1,0 +1,42 @@
+"""Where people open the dashboard, so that a notification can link to what it is about."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlsplit
+
+from shiftwork.engine.engine import Engine
+from shiftwork.model.errors import InputError
+from shiftwork.store.store import Tx
+
+DEFAULT = "default"
+
+
+def checked(url: str) -> str:
+    """The address without its last slash."""
+    try:
+        found = urlsplit(url)
+        usable = found.scheme in {"http", "https"} and found.hostname and not found.query and not found.fragment
+    except ValueError:
+        usable = False
+    if not usable or not url.isascii() or not url.isprintable() or " " in url or len(url) > 1000:
+        raise InputError(
+            f"{url!r} is not an address of a web page", where="--public-url", hint="Write https://queue.example."
+        )
+    return url.rstrip("/")
+
+
+async def remember(engine: Engine, url: str) -> None:
+    """For every process that sends notifications, whichever serves the pages."""
+    known = checked(url)
+    await engine.store.run(lambda tx: tx.run("set_public_url", url=known, now=tx.now))
+
+
+async def read(tx: Tx) -> str | None:
+    row = await tx.one("public_url")
+    return None if row is None else str(row["url"])
+
+
+def of_task(url: str, workspace: str, task_id: str) -> str:
+    """The page of a task."""
+    where = "" if workspace == DEFAULT else f"?workspace={quote(workspace, safe='')}"
+    return f"{url}/tasks/{quote(task_id, safe='')}{where}"

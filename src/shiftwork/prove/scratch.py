@@ -1,0 +1,123 @@
+"""A store for one run: a schema or a file next to the user's own, read by plain SQL and removed at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import apsw
+
+from shiftwork.model.errors import StoreUnavailable
+
+PREFIX = "shiftwork_prove_"
+READ_SEC = 120.0
+REMOVE_SEC = 60.0
+
+
+class Scratch:
+    """An empty place for a queue on the user's database or disk, and a folder for what the run writes."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.folder = folder
+        self.is_sqlite = url.startswith("sqlite")
+        self._schema = f"{PREFIX}{secrets.token_hex(4)}"
+        self.url = f"sqlite:///{folder / 'queue.db'}" if self.is_sqlite else with_schema(url, self._schema)
+
+    async def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What the database itself says, without the engine that is under test."""
+        if self.is_sqlite:
+            return await asyncio.to_thread(self._sqlite_rows, query)
+        return await self._postgres_rows(query)
+
+    async def value(self, query: str) -> Any:
+        return (await self.rows(query))[0][0]
+
+    def _sqlite_rows(self, query: str) -> list[tuple[Any, ...]]:
+        try:
+            connection = apsw.Connection(str(self.folder / "queue.db"), flags=apsw.SQLITE_OPEN_READONLY)
+        except apsw.Error as error:
+            raise StoreUnavailable(str(error)) from error
+        try:
+            connection.set_busy_timeout(10_000)
+            return list(connection.execute(query))
+        except apsw.Error as error:
+            raise StoreUnavailable(str(error)) from error
+        finally:
+            connection.close()
+
+    async def _postgres_rows(self, query: str) -> list[tuple[Any, ...]]:
+        import asyncpg  # noqa: PLC0415  # an extra
+
+        from shiftwork.store.postgres_opening import split_url  # noqa: PLC0415  # needs the extra
+
+        path = {"search_path": self._schema, "application_name": "shiftwork prove"}
+        try:
+            connection = await asyncpg.connect(
+                split_url(self.url)[0],
+                timeout=5,
+                command_timeout=READ_SEC,
+                statement_cache_size=0,
+                server_settings=path,
+            )
+            try:
+                return [tuple(row) for row in await connection.fetch(query)]
+            finally:
+                await connection.close(timeout=5)
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise StoreUnavailable(str(error)) from error
+
+    async def size(self) -> int:
+        """In bytes, as it lies on the disk."""
+        if self.is_sqlite:
+            return sum(path.stat().st_size for path in self.folder.glob("queue.db*") if path.is_file())
+        query = "select sum(pg_total_relation_size(oid)) from pg_class where relkind = 'r' and relnamespace = "
+        return int(await self.value(f"{query}'{self._schema}'::regnamespace"))
+
+    async def remove(self) -> None:
+        """Try for a while: the server may be restarting."""
+        if self.is_sqlite:
+            return
+        deadline = time.monotonic() + REMOVE_SEC
+        while True:
+            try:
+                await self.rows(f"drop schema if exists {self._schema} cascade")
+            except StoreUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.5)
+            else:
+                return
+
+
+def with_schema(url: str, schema: str) -> str:
+    parts = urlsplit(url)
+    query = [(key, value) for key, value in parse_qsl(parts.query, keep_blank_values=True) if key != "schema"]
+    return urlunsplit(parts._replace(query=urlencode([*query, ("schema", schema)])))
+
+
+@asynccontextmanager
+async def scratch_at(url: str) -> AsyncIterator[Scratch]:
+    """A SQLite file lies on the disk of the user's own, since another may be faster and fail otherwise."""
+    near = Path(url.removeprefix("sqlite:///")).absolute().parent if url.startswith("sqlite") else None  # noqa: ASYNC240  # asks for the current folder alone
+    folder = Path(tempfile.mkdtemp(prefix=".shiftwork-prove-", dir=near))
+    scratch = Scratch(url, folder)
+    try:
+        yield scratch
+    finally:
+        try:
+            await asyncio.shield(scratch.remove())
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def in_list(values: Sequence[str]) -> str:
+    """For ids that the database has given itself."""
+    return ", ".join(f"'{value}'" for value in values) or "null"

@@ -1,0 +1,1 @@
+"""Instructions for the holder of a task, sent while it works."""

@@ -1,0 +1,55 @@
+"""Steering, as callers see it: say something to a task's holder, and what a holder does with it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from shiftwork.model.errors import FenceRequired, LeaseLost, NotFound, NotYourClaim, WrongState
+from shiftwork.model.instructions import MAX_INSTRUCTION, MAX_INSTRUCTIONS, Instruction
+from shiftwork.model.outcome import Outcome
+from shiftwork.model.task import Name
+from shiftwork.operation.declare import Namespace, operation
+from shiftwork.operation.parameters import ClaimToken
+
+HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
+Words = Annotated[str, Meta(min_length=1, max_length=MAX_INSTRUCTION)]
+Seq = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class Steering(Namespace, name="", group="Tasks"):
+    """What is said to running work."""
+
+    @operation("POST /api/tasks/{task_id}/instructions", "operate", status=201, errors=(NotFound, WrongState))
+    async def tell(self, task_id: Name, text: Words) -> Instruction:
+        """Send an instruction to the agent that holds a task, or that claims it next.
+
+        It comes with the answer to the next heartbeat, in order, until it is acknowledged. A later attempt gets all
+        instructions of the task again. A completed or cancelled task takes none.
+        """
+
+
+class TaskInstructions(Namespace, name="tasks", group="Tasks"):
+    """The instructions of a task."""
+
+    @operation("GET /api/tasks/{task_id}/instructions", "read", envelope="instructions", errors=(NotFound,))
+    async def instructions(
+        self, task_id: Name, *, after: Seq = 0, limit: Annotated[int, Meta(ge=1, le=MAX_INSTRUCTIONS)] = 100
+    ) -> list[Instruction]:
+        """Return what was sent to the holders of a task, in order, and whether each was delivered and acknowledged."""
+
+
+class Inbox(Namespace, name="claims", group="Working"):
+    """The instructions of the task that a claim holds."""
+
+    @operation("POST /api/tasks/{task_id}/inbox", "work", key="never", envelope="instructions", errors=HOLDING)
+    async def inbox(self, token: ClaimToken, *, after: Seq = 0) -> list[Instruction]:
+        """Return all instructions of the task that is held, also those that an earlier attempt has acknowledged.
+
+        Ask at the start of an attempt; later ones come with heartbeats.
+        """
+
+    @operation("POST /api/tasks/{task_id}/inbox/acknowledge", "work", key="never", errors=HOLDING)
+    async def acknowledge(self, token: ClaimToken, seq: Seq) -> Outcome:
+        """Say that the instructions up to this number are read: heartbeats no longer bring them."""

@@ -1,0 +1,2 @@
+-- From here on PostgreSQL shares a row between the events of one call. Programs that do not know `single_events` would
+-- overlook these events; while such programs may run, each event has a row.

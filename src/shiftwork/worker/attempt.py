@@ -1,0 +1,175 @@
+"""One run of a command for one task: started, heard, reported, ended and interpreted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from shiftwork.model import reasons
+from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreError
+from shiftwork.model.instructions import Instruction
+from shiftwork.worker import exits, program
+from shiftwork.worker.context import Context, Done, Fail
+from shiftwork.worker.folders import WorkFolder
+from shiftwork.worker.group import Group, Run
+from shiftwork.worker.live_report import ProgressReporter, Use
+from shiftwork.worker.output import Final, Spent, Transcript
+from shiftwork.worker.program import Call, Program
+
+log = logging.getLogger("shiftwork.worker")
+T = TypeVar("T")
+REPORT_SEC = 5.0
+"""After a command was ended there is this long to bury it, and this long to tell its last words."""
+
+
+class SessionGone(Exception):
+    """The agent does not know the session that it was to resume: one that ended before its first answer is not kept."""
+
+
+class CommandAttempt:
+    """One run of the program for one task."""
+
+    def __init__(self, given: Program, context: Context, call: Call, place: WorkFolder) -> None:
+        self._program = given
+        self._context = context
+        self._call = call
+        self._place = place
+        self._transcript = Transcript("stream-json" if given.acp else given.output, _booked_before(call))
+        model = context.model or (given.models[0] if len(given.models) == 1 else None)
+        account = context.account or (given.accounts[0] if len(given.accounts) == 1 else None)
+        self._use = Use(given.provider, account, model)
+        self._reporter = ProgressReporter(context, self._transcript, str(place.path), self._use)
+        self._final: Final | None = None
+        self._stderr = ""
+
+    @property
+    def session_id(self) -> str | None:
+        """The agent's session, once it has said it; else the one that it resumes."""
+        return self._transcript.session_id or self._call.session_id
+
+    async def run(self, agent_id: str) -> Done:
+        await self._reporter.report()  # where it works, before it does
+        await self._instruct()  # what was said before it begins is there when it does
+        group = self._start(agent_id)
+        listening = asyncio.create_task(self._instruct_until_stopped())
+        reporting = asyncio.create_task(self._reporter.report_until_stopped())
+        in_time = False
+        try:
+            in_time = await self._work(group)
+        finally:
+            listening.cancel()
+            code = await undisturbed(self._end(group, reporting, by_itself=in_time))
+        return self._interpret(code, in_time=in_time)
+
+    async def _work(self, group: Group) -> bool:
+        """Let it work; whether it ended by itself, in the time it has."""
+        await group.listen(self._reporter.feed, self._feed_stderr)
+        return await self._ended_in_time(group)
+
+    async def _instruct(self) -> None:
+        """Write down what was sent to the task so far. A command does its work also while the store is away."""
+        try:
+            self._write_down(await self._context.inbox().take())
+        except (StoreError, OperationTimeout) as error:
+            log.info("could not ask for the instructions of %s: %s", self._call.task.id, error)
+
+    async def _instruct_until_stopped(self) -> None:
+        while True:
+            try:
+                async for each in self._context.inbox():
+                    self._write_down([each])
+            except (StoreError, OperationTimeout):
+                await asyncio.sleep(REPORT_SEC)
+            except ShiftworkError as error:  # the claim no longer holds: the runner hears of it by itself
+                log.info("no more instructions for %s: %s", self._call.task.id, error)
+                return
+
+    def _write_down(self, instructions: Sequence[Instruction]) -> None:
+        with self._call.inbox.open("ab") as file:
+            for each in instructions:
+                file.write(msgspec.json.encode(each) + b"\n")
+
+    def _start(self, agent_id: str) -> Group:
+        """The mark is noted before there is anything to find by it: we may die at any instruction."""
+        given, call = self._program, self._call
+        arguments = program.arguments(given, call)
+        environment = program.environment(given, call, agent_id)
+        stdin = None if given.acp else self._place.file("stdin", program.feed(given, call))
+        self._place.announce(Run(self._place.mark))
+        try:
+            group = Group.start(
+                arguments, folder=call.work_dir, environment=environment, stdin=stdin, mark=self._place.mark
+            )
+        except (OSError, ValueError) as error:
+            raise Fail(reasons.RESOURCE_UNAVAILABLE, f"cannot start {arguments[0]}: {error}") from error
+        self._place.announce(group.run)
+        return group
+
+    def _feed_stderr(self, data: bytes) -> None:
+        words = data.decode("utf-8", "replace")
+        self._stderr = (self._stderr + words)[-exits.MAX_TAIL_LENGTH :]
+        self._reporter.feed_stderr(words)
+
+    async def _ended_in_time(self, group: Group) -> bool:
+        try:
+            async with asyncio.timeout(self._limit_sec()):
+                await group.ended()
+        except TimeoutError:
+            return False
+        return True
+
+    def _limit_sec(self) -> float | None:
+        """How long the queue lets it run, by our own clock."""
+        task = self._call.task
+        until, since = task.claim.execution_deadline, task.started_at or task.claimed_at
+        return None if until is None or since is None else max(0.0, until - since)
+
+    async def _end(self, group: Group, reporting: asyncio.Task[None], *, by_itself: bool) -> int:
+        """End all of its processes, then tell what is left to tell."""
+        if not by_itself:
+            await group.terminate(self._program.kill_after_sec)
+        code = await group.reap()
+        self._final = self._transcript.end()
+        self._reporter.stop()
+        if (await asyncio.wait({reporting}, timeout=REPORT_SEC))[1]:
+            reporting.cancel()
+        return code
+
+    def _interpret(self, code: int, *, in_time: bool) -> Done:
+        if not in_time:
+            what = f"it ran longer than the {self._limit_sec():g} s it may"
+            raise Fail(reasons.TIMEOUT, exits.error_text(what, self._final, self._stderr))
+        if self._call.session_id is not None and exits.session_is_gone(code, self._final, self._stderr):
+            raise SessionGone
+        cut, facts = self._transcript.cut, self._facts()
+        return exits.interpret(code, self._final, self._stderr, cut=cut, facts=facts, now=time.time())
+
+    def _facts(self) -> exits.Facts:
+        """What is known of the provider's answer, and of what was called."""
+        use = self._use._replace(model=self._transcript.model or self._use.model)
+        return exits.Facts(self._transcript.facts, {name: value for name, value in use._asdict().items() if value})
+
+
+def _booked_before(call: Call) -> Spent | None:
+    """What the task has used so far, where this run resumes its session: Codex counts the whole session."""
+    used = call.task.tokens_used
+    return None if call.session_id is None else Spent(0.0, used.get("input", 0), used.get("output", 0))
+
+
+async def undisturbed(ending: Coroutine[Any, Any, T]) -> T:
+    """Run to its end, anyone who cancels us meanwhile; that is heard afterwards."""
+    task = asyncio.ensure_future(ending)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled and not task.cancelled():
+        raise asyncio.CancelledError
+    return task.result()

@@ -1,0 +1,100 @@
+"""The files in which an agent keeps a session, stored with the task so that another machine can resume it.
+
+A pattern says where they are: `~/.claude/projects/{folder}/{session_id}.jsonl`. What is stored is named relative to the
+part before the first wildcard, which each machine fills in with its own home and folder.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+from pathlib import Path
+
+from shiftwork.model.errors import InputError
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Of all files of a session together."""
+
+MAX_FILES = 1_000
+KNOWN = {
+    "claude": "~/.claude/projects/{folder}/{session_id}.jsonl",
+    "codex": "~/.codex/sessions/**/*{session_id}.jsonl",
+}
+"""By the name of the program; another one is given as a pattern."""
+
+_WILD = re.compile(r"[*?\[]")
+_SESSION = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+"""Ids that can be part of a file's name; others are not stored."""
+
+
+def check(pattern: str) -> str:
+    """The pattern that is meant; refused where it could not tell one session from another."""
+    found = KNOWN.get(pattern, pattern)
+    hint = f"One of {', '.join(KNOWN)}, or a pattern such as ~/.agent/{{session_id}}.json."
+    if "{session_id}" not in found:
+        raise InputError("the pattern has no {session_id}", where="--session-files", hint=hint)
+    if ".." in Path(found).parts:
+        raise InputError("the pattern leads upwards", where="--session-files", hint=hint)
+    return found
+
+
+def _place(pattern: str, session_id: str, work_dir: Path) -> tuple[Path, str] | None:
+    """The folder before the first wildcard, and the rest as a pattern below it."""
+    if _SESSION.fullmatch(session_id) is None or session_id.startswith("."):
+        return None
+    slug = re.sub(r"[^A-Za-z0-9]", "-", str(work_dir))  # as Claude Code names the folder of a project
+    filled = pattern.replace("{session_id}", session_id).replace("{folder}", slug)
+    parts = Path(filled).expanduser().parts
+    count = next((n for n, part in enumerate(parts) if _WILD.search(part)), len(parts) - 1)
+    return Path(*parts[:count]), "/".join(parts[count:])
+
+
+def stamp(pattern: str, session_id: str, work_dir: Path) -> tuple[tuple[str, int, float], ...]:
+    """What tells whether they have changed."""
+    return tuple(
+        (str(file), file.stat().st_size, file.stat().st_mtime) for file in _files(pattern, session_id, work_dir)
+    )
+
+
+def _files(pattern: str, session_id: str, work_dir: Path) -> list[Path]:
+    place = _place(pattern, session_id, work_dir)
+    if place is None or not place[0].is_dir():
+        return []
+    return sorted(file for file in place[0].glob(place[1]) if file.is_file() and not file.is_symlink())[:MAX_FILES]
+
+
+def pack(pattern: str, session_id: str, work_dir: Path) -> bytes | None:
+    """The files as a tar archive; None where there are none, or too much."""
+    place, files = _place(pattern, session_id, work_dir), _files(pattern, session_id, work_dir)
+    if place is None or not files or sum(file.stat().st_size for file in files) > MAX_BYTES:
+        return None
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for file in files:
+            archive.add(file, arcname=str(file.relative_to(place[0])), recursive=False)
+    return packed.getvalue()
+
+
+def unpack(pattern: str, session_id: str, work_dir: Path, packed: bytes) -> int:
+    """Put the files where this machine's agent looks for them; how many. One that is here and longer stays."""
+    place, count = _place(pattern, session_id, work_dir), 0
+    if place is None:
+        return 0
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+        for member in archive:
+            file = place[0] / member.name
+            if not member.isfile() or ".." in Path(member.name).parts or Path(member.name).is_absolute():
+                continue
+            if member.size > MAX_BYTES or count >= MAX_FILES:
+                continue
+            if file.exists() and file.stat().st_size >= member.size:
+                count += 1
+                continue
+            content = archive.extractfile(member)
+            assert content is not None
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file.write_bytes(content.read())
+            file.chmod(0o600)
+            count += 1
+    return count

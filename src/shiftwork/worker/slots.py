@@ -1,0 +1,192 @@
+"""Runs handlers in a fixed number of slots. A handler that never waits needs no asyncio task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from shiftwork.engine.assignment import Assignment
+from shiftwork.operation.stepping import Rest
+from shiftwork.worker.ahead import LATE_SEC, ClaimAhead
+from shiftwork.worker.context import Context
+from shiftwork.worker.heartbeat import Ending
+from shiftwork.worker.sending import PendingResult
+
+TURN_SEC = 0.005
+"""For this long handlers that never wait run one after the other before the event loop has its turn."""
+
+
+class RunningHandler:
+    """One claimed task: it waits for a slot, its handler runs, or its result is on its way."""
+
+    __slots__ = (
+        "assignment", "began", "claim", "claimed_ahead", "claimed_at", "context", "ending", "executing", "given_up",
+        "left_as", "makes_way", "task",
+    )  # fmt: skip
+
+    def __init__(self, assignment: Assignment, context: Context) -> None:
+        self.assignment = assignment
+        self.claim = assignment.claim
+        self.context = context
+        self.claimed_at = self.began = 0.0
+        self.claimed_ahead = False
+        """There was no free slot for it."""
+        self.executing = False
+        self.task: asyncio.Task[None] | None = None
+        """What runs it, once it has waited for something."""
+        self.ending: Ending | None = None
+        """Why the queue wants it stopped."""
+        self.given_up = False
+        """It did not end in time when its worker was stopped."""
+        self.makes_way = False
+        """It was interrupted for an urgent task."""
+        self.left_as = "released"
+        """What came of an attempt without a result."""
+
+    @property
+    def is_over(self) -> bool:
+        """Its handler has ended, and the result is on its way."""
+        return self.began > 0 and not self.executing
+
+    def interrupt(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+    def __str__(self) -> str:
+        return f"{self.assignment.id} ({self.assignment.type})"
+
+
+Outcome = Callable[[RunningHandler], Coroutine[Any, Any, PendingResult | None]]
+
+
+class Slots:
+    """Handlers that run, and claimed tasks that wait for one of them to end."""
+
+    def __init__(
+        self,
+        count: int,
+        ahead: ClaimAhead,
+        outcome: Outcome,
+        ended: Callable[[RunningHandler, PendingResult | None], None],
+        late: Callable[[list[RunningHandler]], None],
+    ) -> None:
+        self._count = count
+        self._ahead = ahead
+        self._outcome = outcome
+        """Runs a handler; what it came to, also where it failed."""
+        self._ended = ended
+        self._late = late
+        """Is handed what was claimed ahead and has waited too long."""
+        self._loop = asyncio.get_running_loop()
+        self._variables = contextvars.copy_context()
+        """In which each handler begins, with a copy of its own."""
+        self._waiting: deque[RunningHandler] = deque()
+        self._taken = 0
+        self._is_filling = self._is_watching = self._closed = False
+
+    def add(self, claimed: list[RunningHandler]) -> None:
+        """Run these, now or as soon as there is a slot."""
+        now = self._loop.time()
+        free = self._count - self._taken - len(self._waiting)
+        for place, work in enumerate(claimed):
+            work.claimed_at = now
+            work.claimed_ahead = place >= free
+        self._waiting.extend(claimed)
+        self._fill()
+        if len(claimed) > free and not self._is_watching:
+            self._is_watching = True
+            self._loop.call_later(LATE_SEC, self._give_back_late)
+
+    def close(self) -> list[RunningHandler]:
+        """Begin no more; what has not begun is handed back."""
+        self._closed = True
+        left = list(self._waiting)
+        self._waiting.clear()
+        return left
+
+    def drop(self, work: RunningHandler) -> None:
+        """Of something that waits for its slot, or that ignores its cancellation and is left to itself."""
+        if work.executing:
+            self._free(work)
+            self._fill()
+        else:
+            self._waiting.remove(work)
+
+    def _free(self, work: RunningHandler) -> None:
+        if work.executing:
+            work.executing = False
+            self._taken -= 1
+
+    def _fill(self) -> None:
+        if self._waiting and self._taken < self._count and not self._is_filling:
+            self._is_filling = True
+            self._loop.create_task(self._run_waiting())  # kept alive by what it awaits
+
+    async def _run_waiting(self) -> None:
+        """Run handlers one after the other as long as none waits; the first that does keeps this asyncio task."""
+        us, time = asyncio.current_task(), self._loop.time
+        assert us is not None
+        now = time()
+        turn_ends = now + TURN_SEC
+        ours = True
+        try:
+            while (work := self._next(now)) is not None:
+                running, variables = self._outcome(work), self._variables.copy()
+                try:
+                    awaited = variables.run(running.send, None)
+                except StopIteration as ended:
+                    result = ended.value
+                else:
+                    work.task = us
+                    ours = self._is_filling = False  # others are run by another asyncio task
+                    self._fill()
+                    result = await Rest(running, awaited, variables.run)
+                now = time()
+                self._ahead.ended(now - work.began)
+                self._free(work)
+                self._ended(work, result)
+                if not ours or us.cancelling():
+                    break  # what the handler has left behind with this asyncio task must not meet another
+                if now >= turn_ends:
+                    await asyncio.sleep(0)
+                    now = time()
+                    turn_ends = now + TURN_SEC
+        finally:
+            if ours:
+                self._is_filling = False
+            self._fill()
+
+    def _next(self, now: float) -> RunningHandler | None:
+        late = []
+        found = None
+        while self._waiting and self._taken < self._count and not self._closed:
+            work = self._waiting.popleft()
+            if work.claimed_ahead and now - work.claimed_at > LATE_SEC:
+                late.append(work)
+                continue
+            work.began, work.executing = now, True
+            self._taken += 1
+            found = work
+            break
+        if late:
+            self._hand_back(late)
+        return found
+
+    def _give_back_late(self) -> None:
+        """The oldest stand first."""
+        now, late = self._loop.time(), []
+        while self._waiting and now - self._waiting[0].claimed_at >= LATE_SEC and self._waiting[0].claimed_ahead:
+            late.append(self._waiting.popleft())
+        if late:
+            self._hand_back(late)
+        self._is_watching = bool(self._waiting)
+        if self._waiting:
+            due = max(self._waiting[0].claimed_at + LATE_SEC, now + TURN_SEC)
+            self._loop.call_at(due, self._give_back_late)
+
+    def _hand_back(self, late: list[RunningHandler]) -> None:
+        self._ahead.was_late()
+        self._late(late)

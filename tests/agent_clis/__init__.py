@@ -1,0 +1,1 @@
+"""Agent programs as npm has them, run by `shiftwork work` against a model server of the tests."""

@@ -1,0 +1,1 @@
+"""A queue on many databases, and workspaces that move between them."""

@@ -1,0 +1,1 @@
+"""Programs of the last release next to those of this version, on one queue."""
