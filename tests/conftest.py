@@ -4,9 +4,12 @@ import asyncio
 import logging
 import os
 import shutil
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 
 from shiftwork import Queue
@@ -119,6 +122,29 @@ def _loggers_as_they_were() -> Iterator[None]:
     yield
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
+
+
+OPENED: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
+"""Every connection to PostgreSQL that this process has opened, as long as something holds it."""
+
+
+def pytest_configure() -> None:
+    begin = asyncpg.Connection.__init__
+
+    def remember(connection: asyncpg.Connection, *given: Any, **named: Any) -> None:
+        begin(connection, *given, **named)
+        OPENED.add(connection)
+
+    asyncpg.Connection.__init__ = remember  # type: ignore[assignment,method-assign]
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_left_open() -> Iterator[None]:
+    """A connection that a test leaves open would fail whichever test runs when it is collected."""
+    before = set(OPENED)
+    yield
+    left = [each for each in OPENED if each not in before and not each.is_closed()]
+    assert not left, f"this test left {len(left)} connections to PostgreSQL open: close them in its fixture"
 
 
 @pytest.fixture

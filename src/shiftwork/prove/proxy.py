@@ -36,6 +36,8 @@ class Proxy:
     def __init__(self, host: str, port: int, chance: random.Random, *, http: bool) -> None:
         self._host, self._port, self._chance, self._http = host, port, chance, http
         self._links: set[Link] = set()
+        self._ends: set[asyncio.StreamWriter] = set()
+        """Every open connection, on both sides, from the moment it exists: a cancelled task may not have begun."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.delay_sec = 0.0
         """How long each piece takes, in each direction."""
@@ -58,12 +60,27 @@ class Proxy:
         return len(links)
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._ends.add(writer)
         self._keep(self._carry(reader, writer))
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """End every connection; the loop may be closed right after."""
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(self._end(writer) for writer in list(self._ends)))
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        self._ends.add(writer)
+        return reader, writer
+
+    async def _end(self, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
+        self._ends.discard(writer)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -72,9 +89,9 @@ class Proxy:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there_reader, there_writer = await asyncio.open_connection(self._host, self._port)
+            there_reader, there_writer = await self._connect()
         except OSError:
-            writer.transport.abort()
+            await self._end(writer)
             return
         link = Link(writer, there_writer)
         self._links.add(link)
@@ -90,7 +107,7 @@ class Proxy:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
             for end in (writer, there_writer):
-                end.close()
+                await self._end(end)
 
     async def _requests(self, link: Link, reader: asyncio.StreamReader) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
@@ -125,13 +142,13 @@ class Proxy:
     async def _send_again(self, message: bytes) -> None:
         await asyncio.sleep(self._chance.uniform(0.0, 1.0))
         with suppress(OSError, TimeoutError):
-            reader, writer = await asyncio.open_connection(self._host, self._port)
+            reader, writer = await self._connect()
             try:
                 writer.write(message)
                 async with asyncio.timeout(ANSWER_SEC):
                     self.counts["repeated"] += bool(await reader.read(PIECE))
             finally:
-                writer.close()
+                await self._end(writer)
 
     async def _answers(self, link: Link, reader: asyncio.StreamReader) -> None:
         with suppress(OSError):
