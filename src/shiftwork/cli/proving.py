@@ -182,8 +182,9 @@ def soak(
     """Let a fleet work at a steady rate on this store, and see that nothing grows.
 
     Memory and descriptors of the processes, the size of the store and the latency are sampled. After half of the
-    time each must be flat: exit code 1 if one grows, or if a task was lost. The fleet works in a schema or file of its
-    own, which is removed afterwards.
+    time, or when as much history is removed as is added if that is later, each must be flat: exit code 1 if one grows,
+    or if a task was lost, and 7 if less than a quarter of the time was left to judge by. The fleet works in a schema or
+    file of its own, which is removed afterwards.
     """
     from shiftwork.prove import soak as soaking  # noqa: PLC0415  # no queue for `--help`
 
@@ -199,6 +200,10 @@ def soak(
     if ledger.violations:
         click.echo(f"Not as it should be: {', '.join(ledger.violations)}.", err=True)
         return ExitCode.FAILED
+    if ledger.too_short:
+        level = f"It takes {ledger.warm_up_sec:g} s until as much history is removed as is added"
+        click.echo(f"{level}: this run is too short to judge. Raise --minutes or lower --keep.", err=True)
+        return ExitCode.NO_PROOF
     return None
 
 
@@ -207,10 +212,10 @@ def _print_soak(ledger: SoakLedger) -> None:
     printing.table(["what", "how many"], list(facts.items()))
     click.echo()
     rows = [
-        (each.series, each.mean, each.growth, each.allowed, "flat" if each.flat else "grows")
+        (each.series, each.mean, each.growth, each.allowed, each.per_hour, "flat" if each.flat else "grows")
         for each in ledger.verdicts
     ]
-    printing.table(["after the warm-up", "mean", "growth", "allowed", ""], rows)
+    printing.table(["after the warm-up", "mean", "growth", "allowed", "per hour", ""], rows)
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:
