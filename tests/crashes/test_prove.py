@@ -40,6 +40,7 @@ RECORDS = Records(
     ],
     accepted_twice=0,
     attempts=5,
+    tasks_cost=50_000,
     attempts_cost=50_000,
     budgets_misbooked=0,
     acts=[Act("act", "c/act", 1), Act("act", "d/act", 2)],
@@ -66,7 +67,7 @@ def with_task(place: int, **change: Any) -> list[TaskRow]:
     ("change", "wrong"),
     [
         ({"acknowledged": {**RECORDS.acknowledged, "key-3": "gone"}}, "lost"),
-        ({"tasks": RECORDS.tasks[:3], "attempts_cost": 40_000}, "lost"),
+        ({"tasks": RECORDS.tasks[:3]}, "lost"),
         ({"tasks": with_task(0, status="running")}, "stuck"),
         ({"tasks": with_task(0, status="dead_lettered")}, "failed"),
         ({"acknowledged": {"key-1": "a"}}, "created_twice"),
@@ -78,6 +79,7 @@ def with_task(place: int, **change: Any) -> list[TaskRow]:
         ({"thoughts": [*RECORDS.thoughts, Thought("c", 2, "begun")]}, "steps_repeated"),
         ({"tasks": with_task(0, cost=0)}, "not_booked"),
         ({"attempts_cost": 40_000}, "misbooked_usd"),
+        ({"tasks_cost": 40_000}, "misbooked_usd"),
         ({"budgets_misbooked": 10_000}, "misbooked_usd"),
     ],
 )

@@ -163,6 +163,8 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Sequence[TaskRow]
     accepted_twice: int
     attempts: int
+    tasks_cost: int
+    """Of all tasks, read at the same moment as what their attempts cost."""
     attempts_cost: int
     budgets_misbooked: int
     """By how much budgets differ from the attempts that they paid for."""
@@ -215,8 +217,7 @@ def _missing_below(completed: Iterable[TaskRow], below: Mapping[str, int], subta
 
 
 def _misbooked(records: Records) -> float:
-    by_task = sum(task.cost for task in records.tasks)
-    return (abs(by_task - records.attempts_cost) + records.budgets_misbooked) / 1e6
+    return (abs(records.tasks_cost - records.attempts_cost) + records.budgets_misbooked) / 1e6
 
 
 def _steps_repeated(thoughts: Iterable[Thought]) -> set[str]:

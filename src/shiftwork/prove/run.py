@@ -54,15 +54,21 @@ select id from tasks where status in ('claimed', 'running', 'validating') and le
 HELD = ("claimed", "running", "ready", "retrying")
 """What a task is that was held when a fault came, until it ends or waits for its subtasks."""
 
-ATTEMPTS = """
-select count(*), coalesce(sum(a.cost), 0) from attempts a join tasks t on t.id = a.task_id where t.type <> 'probe'"""
+BOOKED = """
+select (select coalesce(sum(cost), 0) from tasks where type <> 'probe'), a.count, a.cost, b.misbooked from (
+  select count(*) as count, coalesce(sum(a.cost), 0) as cost
+  from attempts a join tasks t on t.id = a.task_id where t.type <> 'probe'
+) a cross join (
+  select coalesce(sum(abs(b.spent - coalesce(used.cost, 0))), 0) as misbooked from budgets b left join (
+    select c.budget_id, sum(case when c.granted > a.cost then c.granted else a.cost end) as cost
+    from charges c join attempts a on a.task_id = c.task_id and a.fence = c.fence group by c.budget_id
+  ) used on used.budget_id = b.id
+) b"""
+"""What tasks cost, how many attempts there were and what they cost, and by how much budgets differ from them.
 
-MISBOOKED = """
-select coalesce(sum(abs(b.spent - coalesce(used.cost, 0))), 0) from budgets b left join (
-  select c.budget_id, sum(case when c.granted > a.cost then c.granted else a.cost end) as cost
-  from charges c join attempts a on a.task_id = c.task_id and a.fence = c.fence group by c.budget_id
-) used on used.budget_id = b.id"""
-"""By how much budgets differ from their attempts. The grant of one that was lost counts as spent until it reports."""
+The grant of an attempt that was lost counts as spent until it reports, which it may do at any time: one statement reads
+all of it at one moment.
+"""
 
 Tell = Callable[[str], None]
 
@@ -167,6 +173,8 @@ class Trial:
         self._occurrences: list[Occurrence] = []
         self._began = time.monotonic()
         self._producing = True
+        self._unanswered = 0
+        """Batches that were sent, maybe several times, and not acknowledged yet."""
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._now = ""
         self._again: int | None = None
@@ -290,8 +298,10 @@ class Trial:
             numbers = self._next(BATCH)
             if not numbers:
                 return
+            self._unanswered += 1
             while not await self._sent(numbers):  # noqa: ASYNC110  # another process
                 await asyncio.sleep(0.2)
+            self._unanswered -= 1
 
     async def _sent(self, numbers: Sequence[int]) -> bool:
         try:
@@ -362,7 +372,7 @@ class Trial:
                 with suppress(*AWAY):
                     await self.submit_one()
             with suppress(StoreUnavailable):
-                if self._again is None and not await self.scratch.rows(open_):
+                if self._again is None and not self._unanswered and not await self.scratch.rows(open_):
                     return
             if self._samples[-1].completed > self._samples[-min(len(self._samples), 10)].completed:
                 end = max(end, time.monotonic() + SETTLE_SEC / 4)
@@ -372,8 +382,7 @@ class Trial:
         rows = await self._retried("select id, type, status, cost, parent_id from tasks where type <> 'probe'")
         tasks = [TaskRow(str(row[0]), row[1], row[2], row[3], row[4] and str(row[4])) for row in rows]
         twice = "select task_id from single_events where verb = 'completed' group by task_id having count(*) > 1"
-        (attempts, cost), *_ = await self._retried(ATTEMPTS)
-        (misbooked,), *_ = await self._retried(MISBOOKED)
+        (tasks_cost, attempts, attempts_cost, misbooked), *_ = await self._retried(BOOKED)
         world = self.scratch.folder / "world"
         return Records(
             acknowledged=self._acknowledged,
@@ -381,7 +390,8 @@ class Trial:
             tasks=tasks,
             accepted_twice=len(await self._retried(twice)),
             attempts=attempts,
-            attempts_cost=int(cost),
+            tasks_cost=int(tasks_cost),
+            attempts_cost=int(attempts_cost),
             budgets_misbooked=int(misbooked),
             acts=[Act.read(line) for line in _lines(world)],
             thoughts=[Thought.read(line) for line in _lines(thoughts_of(world))],
