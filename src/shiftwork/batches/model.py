@@ -40,6 +40,8 @@ class Batch(msgspec.Struct, frozen=True):
     error: str | None = None
     """Why it could not be sent or read when that was last tried."""
     cancel_asked_at: float | None = None
+    cost_usd: float = 0.0
+    """Of the answers that were handed back so far, at half the price."""
     tasks: list[BatchTask] = []
     """Only where one batch is asked for."""
 
