@@ -271,6 +271,17 @@ async def test_task_says_whether_its_first_or_its_cheapest_model_is_used(queue: 
     assert (await take(queue)).model == model
 
 
+async def test_owner_says_whether_the_cheapest_model_is_used(queue: Queue) -> None:
+    await queue.settings.set("model_order", "cheapest", type="code")
+    named = ["claude-opus-4-1", "claude-3-5-haiku-latest"]
+    await queue.submit(type="code", spec={"constraints": {"model_preferences": named}})
+    cheapest = await take(queue)
+    assert cheapest.model == "claude-3-5-haiku-latest"
+    await queue.complete(cheapest.token)
+    await queue.submit(type="code", spec={"constraints": {"model_preferences": named, "model_order": "listed"}})
+    assert (await take(queue)).model == "claude-opus-4-1"
+
+
 async def test_task_is_not_stuck_where_only_an_allowed_model_is_there(queue: Queue) -> None:
     constraints = {"model_preferences": ["opus"], "fallback_models": ["sonnet"]}
     await queue.submit_many(
