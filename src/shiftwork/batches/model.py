@@ -30,6 +30,8 @@ class Batch(msgspec.Struct, frozen=True):
     requests: int
     open: int
     """Tasks that still wait for their answer."""
+    cost_usd: float
+    """Of the answers that were handed back so far, at half the price."""
     created_at: float
     expires_at: float
     """When the provider is asked to stop: what it has not answered then, any agent may take."""
@@ -40,8 +42,6 @@ class Batch(msgspec.Struct, frozen=True):
     error: str | None = None
     """Why it could not be sent or read when that was last tried."""
     cancel_asked_at: float | None = None
-    cost_usd: float = 0.0
-    """Of the answers that were handed back so far, at half the price."""
     tasks: list[BatchTask] = []
     """Only where one batch is asked for."""
 
