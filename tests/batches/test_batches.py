@@ -63,6 +63,15 @@ async def test_batches_leave_other_work_alone(queue: Queue, clock: MovedClock, f
     assert (hold.kind, (await queue.explain(other.id)).able_agents) == ("no_agent", [])
 
 
+async def test_batches_do_not_count_as_a_live_agent(queue: Queue, clock: MovedClock, fake: FakeProvider) -> None:
+    await queue.settings.set("min_agents", 1)
+    await submit(queue, "one")
+    await turn(queue, clock, GATHER_SEC)
+    await run_once(queue.engine, force=True)
+    (alert,) = [each for each in await queue.alerts.list() if each.kind == "pool_below_minimum"]
+    assert alert.message == "0 agents are live, at least 1 are wanted"
+
+
 async def test_no_agent_gets_work_of_the_batch_lane(queue: Queue, clock: MovedClock, fake: FakeProvider) -> None:
     (waiting,) = await submit(queue, "one")
     assert await queue.claim("worker") == []
