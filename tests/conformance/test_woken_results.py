@@ -102,7 +102,7 @@ async def test_every_end_wakes_waiters_of_all_processes(queue: Queue, other: Que
 async def test_task_that_ends_between_the_look_and_the_wait_is_not_missed(
     queue: Queue, other: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is completed right after each read of a waiter, before the waiter waits. Looks for all waiters do not count."""
+    """It is completed right after each read of a waiter, before it waits. Looks for all waiters do not count."""
     waiter = asyncio.current_task()
     for process in (queue, other):
         for place in range(2):
