@@ -306,7 +306,7 @@ async def _kept(tx: Tx, engine: Engine, case: _Case, willing: Sequence[Row], clo
 
 
 MAX_AHEAD = 10_000
-"""Anyone who stands further behind is not told how far."""
+"""Positions further behind are not counted."""
 
 
 async def _position(tx: Tx, row: TaskRow) -> int:
