@@ -70,11 +70,11 @@ async def test_each_verb_uses_its_minimum_of_round_trips(
     postgres.drop_database(name)
     assert asked == {
         "submit": 1,
-        "claim": 4,
-        "claim in vain": 2,
+        "claim": 1,
+        "claim in vain": 1,
         "start": 3,
         "heartbeat": 4,
-        "complete": 4,
+        "complete": 1,
         "fail": 7,
         "fail and retry": 6,
         "release": 4,
