@@ -17,7 +17,7 @@ from tests.services import Databases
 
 CLAIMS = [(uuid("ready", n), "running", "a", "a", "h", NOW, NOW, NOW, NOW, NOW) for n in range(1, 501)]
 LOOK = {"bound": TARGETED, "workspace": "default"}
-TERMS = (DEEP_LANE, "type-7", "ready>claimed>running", None, "running", NOW, None, NOW, None, NOW)
+TERMS = (DEEP_LANE, "type-7", "ready>claimed>running", 3600.0, "running", NOW, NOW, NOW, NOW, NOW)
 PLAIN = {
     **LOOK, "announced": True, "types": None, "capabilities": "[]", "models": "[]", "ahead": 0, "runtime": "a",
     "holder": None, "terms": [TERMS], "others": [(n,) for n in range(1, LANES + 1)], "asked": "[]", "actor": "agent:a",

@@ -30,6 +30,26 @@ class Cut:
         monkeypatch.setattr(asyncpg.Connection, "fetch", fetch)
 
 
+class Sent:
+    """The statements that write claims."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.claims: list[str] = []
+
+        def heard(name: str) -> None:
+            real = getattr(asyncpg.Connection, name)
+
+            async def send(connection: Any, text: str, *values: Any, **options: Any) -> Any:
+                if "fence = fence + 1" in text:
+                    self.claims.append(text)
+                return await real(connection, text, *values, **options)
+
+            monkeypatch.setattr(asyncpg.Connection, name, send)
+
+        for name in ("execute", "fetch"):
+            heard(name)
+
+
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read again every second is read once: that is in a transaction, and the long way follows."""
@@ -166,3 +186,14 @@ async def test_special_work_soon_goes_the_long_way_at_once(postgres_url: str) ->
         await queue.submit_many([{"type": "code", "timeout_sec": 7}] * 3)
         assert [len(await queue.claim("ada")) for _ in range(3)] == [1, 1, 1]
         assert not queue.engine.plain_claims.is_likely("default")
+
+
+async def test_claim_of_many_tasks_goes_the_long_way(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Queue.open(postgres_url) as queue:
+        await queue.agents.register(id="ada", max_concurrent_tasks=None)
+        await work_off_one(queue)
+        await queue.submit_many([{"type": "code"}] * 4)
+        monkeypatch.setattr("shiftwork.engine.plain_claim.MAX_TASKS", 2)
+        sent = Sent(monkeypatch)
+        assert [len(await queue.claim("ada", count)) for count in (2, 3)] == [2, 2]
+        assert [text.startswith(CLAIM) for text in sent.claims] == [True, False]

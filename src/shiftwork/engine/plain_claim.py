@@ -30,6 +30,8 @@ from shiftwork.store.store import Row, Tx
 
 MAX_LANES = 300
 """Lanes known to this process up to which all of them are sent."""
+MAX_TASKS = 100
+"""A claim that asks for more saves nothing: the server spends more on its rows than it saves on the way."""
 MAX_TERMS = 16
 """The same for lanes that the agent may take, whose terms have to be worked out."""
 
@@ -84,7 +86,7 @@ _UNLIMITED = {"budget": None, "spent": 0, "granted": 0, "claim_ttl_sec": None}
 
 
 def _known(engine: Engine, request: ClaimRequest) -> KnownAgent | None:
-    if request.fifo or request.messages:
+    if request.fifo or request.messages or request.most > MAX_TASKS:
         return None
     known = engine.known_agents.get((request.workspace, request.agent_id))
     if known is None or known.announced:
