@@ -39,6 +39,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def _settings_stay_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings are read again after a second, which may pass in the middle of a test on a busy machine."""
     monkeypatch.setattr(cache, "FRESH_SEC", 3600.0)
+    monkeypatch.setattr("shiftwork.budgets.allocator.FRESH_SEC", 3600.0)
 
 
 async def test_each_verb_uses_its_minimum_of_round_trips(
