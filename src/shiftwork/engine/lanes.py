@@ -144,6 +144,10 @@ class LaneRegistry:
                 self._remember(row)
         return [self._by_id[id_] for id_ in ids if id_ in self._by_id]
 
+    def all(self) -> list[Lane]:
+        """Shared lanes of all workspaces, as far as they are known here."""
+        return [lane for lane in self._by_id.values() if lane.id < TARGETED]
+
     def might_take(self, lane_id: int, workspace: str, claim_filter: ClaimFilter) -> bool:
         """Whether a claim should look at a lane with news; what the agent registered is not known here."""
         lane = self._by_id.get(lane_id)
