@@ -26,6 +26,13 @@ class Heard:
         self._names.append(name)
         return await self._tx.one(name, **parameters)
 
+    async def alone(self, name: str, /, **parameters: Any) -> Sequence[Row] | None:
+        self._names.append(name)
+        return await self._tx.alone(name, **parameters)
+
+    def stay_open(self) -> None:
+        self._tx.stay_open()
+
     async def run(self, name: str, /, **parameters: Any) -> None:
         self._names.append(name)
         await self._tx.run(name, **parameters)

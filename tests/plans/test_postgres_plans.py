@@ -17,10 +17,23 @@ from tests.services import Databases
 
 CLAIMS = [(uuid("ready", n), "running", "a", "a", "h", NOW, NOW, NOW, NOW, NOW) for n in range(1, 501)]
 LOOK = {"bound": TARGETED, "workspace": "default"}
+TERMS = (DEEP_LANE, "type-7", "ready>claimed>running", 3600.0, "running", NOW, NOW, NOW, NOW, NOW)
+PLAIN = {
+    **LOOK, "announced": True, "types": None, "capabilities": "[]", "models": "[]", "ahead": 0, "runtime": "a",
+    "holder": None, "terms": [TERMS], "others": [(n,) for n in range(1, LANES + 1)], "asked": "[]", "actor": "agent:a",
+    "request_id": None, "always_seen": False, "seen_after": NOW, "now": NOW,
+}  # fmt: skip
+END = {
+    "fence": 1, "result": "1", "now": NOW, "workspace": None, "holder": None, "verb": "completed",
+    "path": "running>completed", "actor": None, "request_id": None, "data": None,
+}  # fmt: skip
 HOT = [
     Hot("lock_claimer", {**LOOK, "agent": "a", "runtime": "a"}, "idx_tasks_claimable", DEEP_LANE + 1),
     Hot("lock_claimer", {**LOOK, "agent": "agent-7", "runtime": None}, "idx_tasks_holder", DEEP_LANE + 51),
     Hot("find_work", {**LOOK, "items": [("agent-7",), ("agent-8",)]}, "idx_tasks_holder", DEEP_LANE + 102),
+    Hot("claim_plain", {**PLAIN, "agent": "a", "most": 100}, "idx_tasks_claimable", DEEP_LANE + 201),
+    Hot("claim_plain", {**PLAIN, "agent": "agent-7", "most": 1}, "idx_tasks_holder", DEEP_LANE + 53),
+    Hot("complete_plain", {"id": uuid("running", 1), **END}, "tasks_pkey", 2),
     Hot("take_from_lane", {"lane": 7, "count": 100, "now": NOW, **PLACE}, "idx_tasks_claimable", 100),
     Hot("take_from_lane", {"lane": DEEP_LANE, "count": 100, "now": NOW, **PLACE}, "idx_tasks_claimable", 100),
     Hot("lane_heads", {"lanes": [(n, *START) for n in range(1, 51)], "count": 8}, "idx_tasks_claimable", 400),

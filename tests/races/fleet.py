@@ -106,6 +106,11 @@ class _StoppingTx:
         await self._stop.before(name)
         return await self._tx.all(name, **parameters)
 
+    async def alone(self, name: str, /, **parameters: Any) -> None:
+        """Never: no one can stop in the middle of a statement, so the verb takes its long way."""
+
+    def stay_open(self) -> None: ...
+
     async def one(self, name: str, /, **parameters: Any) -> Row | None:
         await self._stop.before(name)
         return await self._tx.one(name, **parameters)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @with_queue()
 async def status(shell: Shell, queue: AnyQueue) -> Answer:
-    """Show how the queue stands. Tasks by state and type, agents, pace, why work waits, failures, what is paused."""
+    """Show the state of the queue. Tasks by state and type, agents, pace, why work waits, failures, what is paused."""
     found = await queue.status()
     waiting = await queue.control.blocked()
 
@@ -85,7 +85,7 @@ def _failures(failures: list[RecentFailure]) -> None:
 @click.option("--reason", help="The reason, shown by `explain`.")
 @with_queue()
 async def pause(shell: Shell, queue: AnyQueue, *, kind: str | None, reason: str | None) -> Answer:
-    """Hand out no more work, of one TYPE or at all. What runs continues."""
+    """Stop handing out work, of one TYPE or of all types. Running tasks continue."""
     await queue.control.pause(kind, reason=reason)
     shell.answer({"paused": kind or "*"}, lambda: click.echo(f"{_scope(kind)} paused"))
     return None
@@ -131,7 +131,7 @@ def _one_beginning(*, after: int | None, tail: int | None, **_: Any) -> None:
 async def events(
     shell: Shell, queue: AnyQueue, *, follow: bool, after: int | None, tail: int | None, limit: int | None, **only: Any
 ) -> Answer:
-    """Show what happened, an event to a line. With --json as JSON lines."""
+    """Show events, one per line. With --json as JSON lines."""
     cursor = (await queue.events("now")).next - (20 if tail is None else tail) if after is None else after
     cursor, left = max(0, cursor), limit
     if follow:

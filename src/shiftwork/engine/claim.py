@@ -36,8 +36,8 @@ from shiftwork.settings.model import Settings
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
 
-_TO_CLAIMED = "ready>claimed"
-_TO_RUNNING = "ready>claimed>running"
+TO_CLAIMED = "ready>claimed"
+TO_RUNNING = "ready>claimed>running"
 
 
 class _Terms(NamedTuple):
@@ -90,7 +90,9 @@ def _task(row: Row, grant: Grant, context: read.TaskContext) -> Task:
     return read.build(claimed, msgspec.json.decode(row["body"]), grant.settings, now, context)
 
 
-_EXTRA = frozenset({"body", "place"})
+_EXTRA = frozenset(
+    {"body", "place", "known", "is_plain", "free", "agent_asked_at", "ready", "open_lanes", "plain"},
+)
 """What a claim reads besides the task's own columns."""
 
 
@@ -177,7 +179,7 @@ async def _pick(
     allocator = await open_allocator(tx, engine, request.workspace, agent)
     if allocator.day_is_spent:
         return before._replace(closed=(_day_is_spent(tx.now),)), False, ()
-    picker = (OldestFirst if request.fifo else Picker)(tx, engine, request, agent, claim_filter, gates, allocator)
+    picker = (OldestFirst if request.fifo else Picker)(tx, engine, request, use, claim_filter, gates, allocator)
     chosen = await allocator.lock(tx, await picker.pick(lanes, most))
     admitted = await admit(work, gates, lanes, chosen)
     handed = await assign(work, request, agent, allocator, admitted, claim_filter, use=use)
@@ -227,6 +229,7 @@ async def lock_claimer(tx: Tx, engine: Engine, request: ClaimRequest) -> Claimer
         )
     if agent["status"] == "failed":
         await tx.run("set_agent_status", workspace=request.workspace, id=request.agent_id, status="active")
+    engine.remember_agent(request.workspace, agent)
     return Claimer(agent, found)
 
 
@@ -296,16 +299,16 @@ def filter_for(request: ClaimRequest, agent: Row) -> ClaimFilter:
 async def _restate(tx: Tx, request: ClaimRequest, agent: Row) -> None:
     """Keep what others read about the agent true."""
     if not is_as_stated(request, agent):
-        names = dict(zip(("types", "capabilities", "models"), _stated(request), strict=True))
+        names = dict(zip(("types", "capabilities", "models"), stated(request), strict=True))
         await tx.run("restate_agent", workspace=request.workspace, id=request.agent_id, **names)
 
 
 def is_as_stated(request: ClaimRequest, agent: Row) -> bool:
     """Whether the claim says of its agent what its row says; one that announced itself is as its row says."""
-    return agent["announced"] or _stated(request) == (agent["types"], agent["capabilities"], agent["models"])
+    return agent["announced"] or stated(request) == (agent["types"], agent["capabilities"], agent["models"])
 
 
-def _stated(request: ClaimRequest) -> tuple[str | None, str, str]:
+def stated(request: ClaimRequest) -> tuple[str | None, str, str]:
     types = None if request.types is None else _names(request.types)
     return types, _names(request.capabilities), _names(request.models)
 
@@ -437,7 +440,7 @@ def _limits(settings: Settings, row: Row, agent: Row, *, running: bool, now: flo
 
 def emit_claimed(work: UnitOfWork, caller: Caller, grant: Grant) -> None:
     agent_id, messages = grant.request.agent_id, dict(grant.request.messages)
-    path = _TO_CLAIMED if grant.terms.started_at is None else _TO_RUNNING
+    path = TO_CLAIMED if grant.terms.started_at is None else TO_RUNNING
     actor, request_id = f"agent:{agent_id}", caller.request_id
     now = grant.now
     lone: list[BatchItem] = []

@@ -19,6 +19,7 @@ from shiftwork.engine.idempotency import Repeated
 from shiftwork.engine.joint_claim import Asked, claim_together
 from shiftwork.engine.lanes import ClaimFilter
 from shiftwork.engine.pick import ClaimRequest
+from shiftwork.engine.plain_claim import claim_one
 from shiftwork.model.errors import AgentUnavailable, AgentUnregistered, ShiftworkError
 from shiftwork.operation.local import Call
 
@@ -123,7 +124,7 @@ async def _claim_here(call: Call, request: ClaimRequest) -> ClaimAnswer:
 async def _claim_jointly(call: Call, request: ClaimRequest) -> ClaimAnswer:
     """With the claims that come at the same moment, where all of them are plain."""
     if asyncio.get_running_loop().time() < call.shared.claims_apart_until.get(call.workspace, 0.0):
-        return await call.run_each_time(claim, request)
+        return await call.run_each_time(claim_one, request)
     answer: ClaimAnswer | None = await _joint_claims(call).call(Asked(request, call.caller))
     return await call.run_each_time(claim, request) if answer is None else answer
 
@@ -143,7 +144,7 @@ def _joint_claims(call: Call) -> Coalescer[Asked, ClaimAnswer | None]:
 async def _claim_batch(call: Call, asked: Sequence[Asked]) -> list[ClaimAnswer | None]:
     if len(asked) == 1:
         alone = type(call)(call.shared, call.workspace, asked[0].caller)
-        return [await alone.run_each_time(claim, asked[0].request)]
+        return [await alone.run_each_time(claim_one, asked[0].request)]
     answers = await call.run_each_time(claim_together, call.workspace, asked)
     if not any(answers):
         call.shared.claims_apart_until[call.workspace] = asyncio.get_running_loop().time() + APART_SEC

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 from shiftwork.artifacts.blob_store import BlobStore
 from shiftwork.engine.lanes import LaneRegistry
 from shiftwork.engine.secrets import SecretBox
+from shiftwork.engine.short_way import ShortWay
 from shiftwork.limits.quota_cache import QuotaCache
 from shiftwork.model.ids import IdMaker
 from shiftwork.settings.cache import SettingsCache
 from shiftwork.snapshots.snapshot_folder import SnapshotFolder
-from shiftwork.store.store import Store
+from shiftwork.store.store import Row, Store
 
 log = logging.getLogger("shiftwork.engine")
 
@@ -81,6 +82,19 @@ class Caller(NamedTuple):
         return f"agent:{agent_id}" if self.actor == "system" and agent_id else self.actor
 
 
+MAX_AGENTS = 10_000
+"""Agents remembered."""
+
+
+class KnownAgent(NamedTuple):
+    """What decides which work an agent gets, as its row said at its last claim."""
+
+    announced: bool
+    types: str | None
+    capabilities: str
+    models: str
+
+
 class Engine:
     """Shared by all verbs of one open queue. Holds nothing that the store does not know."""
 
@@ -121,12 +135,22 @@ class Engine:
         """When the processes of this machine were last looked up."""
         self.settings_cache = SettingsCache(profile)
         self.lanes = LaneRegistry()
+        self.known_agents: dict[tuple[str, str], KnownAgent] = {}
+        """By workspace and id. A claim that relies on it has the store compare it."""
+        self.plain_claims, self.plain_ends = ShortWay(), ShortWay()
         self.quotas = QuotaCache()
         self.ids = IdMaker()
         self.random = random.Random(seed)
         self.counters: Counter[str] = Counter()
         self.refusals: dict[str, float] = {}
         """When a refused delivery was last reported, for each hook."""
+
+    def remember_agent(self, workspace: str, agent: Row) -> None:
+        """For its next claim."""
+        if len(self.known_agents) >= MAX_AGENTS:
+            self.known_agents.clear()
+        known = KnownAgent(agent["announced"], agent["types"], agent["capabilities"], agent["models"])
+        self.known_agents[workspace, agent["id"]] = known
 
     def conflict(self, code: str, **sides: Any) -> None:
         """Count a refused write and log both sides of it."""

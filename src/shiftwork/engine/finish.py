@@ -84,7 +84,10 @@ async def _accept(
     ended: Sequence[Token] = ()
     tied: Sequence[Row] = ()
     if checked is None and lone_ends.may_be_lone(work, items):
-        ended, tied = await lone_ends.accept(work, items)
+        if len(items) > 1:
+            ended, tied = await lone_ends.accept(work, items)
+        elif await lone_ends.accept_one(work, items[0]):
+            ended = [items[0].token]
     known = {*ended, *(Token(row["id"], row["fence"]) for row in tied)}
     left = [item for item in items if item.token not in known] if known else items
     rows = await _end(work, left, checked)

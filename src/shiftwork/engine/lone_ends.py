@@ -1,7 +1,8 @@
-"""Accepts the results of many tasks that have nothing around them: no row of theirs is read (PostgreSQL only).
+"""Accepts the results of tasks that have nothing around them: no row of theirs is read (PostgreSQL only).
 
-Two statements end them all. The first updates the tasks under their fences and writes the attempts. The second looks,
-now that the tasks are locked, whether anything depends on one of them, and writes the events if not.
+One task ends by one statement, which is a transaction of its own. Two statements end many. The first updates the tasks
+under their fences and writes the attempts. The second looks, now that the tasks are locked, whether anything depends on
+one of them, and writes the events if not.
 """
 
 from __future__ import annotations
@@ -13,15 +14,41 @@ from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model.outcome import Token
 from shiftwork.store.store import ByColumn, Row
 
-SMALLEST = 2
-"""Results from which it is worth while."""
-
 
 def may_be_lone(work: UnitOfWork, items: Sequence[CheckedResult]) -> bool:
     """As far as the results themselves say."""
     requests = {item.request_id for item in items}
     plain = all(item.result.usage is None and item.result.verdict is None and not item.artifacts for item in items)
-    return len(items) >= SMALLEST and len(requests) == 1 and plain and not work.engine.store.one_writer
+    return len(requests) == 1 and plain and not work.engine.store.one_writer
+
+
+async def accept_one(work: UnitOfWork, item: CheckedResult) -> bool:
+    """End the attempt in a transaction of its own, where its task has nothing around it and that is possible."""
+    caller, tx = work.caller, work.tx
+    workspace, short_way = caller.workspace or "", work.engine.plain_ends
+    if not short_way.is_likely(workspace):
+        return False
+    alike = work.completed_alone("", "", "", item.request_id or caller.request_id)
+    ended = await tx.alone(
+        "complete_plain",
+        id=item.token.id,
+        fence=item.token.fence,
+        result=item.stored,
+        now=work.now,
+        workspace=caller.workspace,
+        holder=caller.holder,
+        verb=alike.verb,
+        path=alike.path,
+        actor=None if caller.actor == "system" else caller.actor,
+        request_id=alike.request_id,
+        data=alike.data,
+    )
+    if ended is not None:
+        short_way.record(workspace, is_plain=bool(ended))
+    if not ended:
+        return False
+    tx.announce_end(item.token.id, to_others=ended[0]["awaited"])
+    return True
 
 
 async def accept(work: UnitOfWork, items: Sequence[CheckedResult]) -> tuple[Sequence[Token], Sequence[Row]]:

@@ -152,6 +152,8 @@ class Call:
     def in_transaction(
         self, verb: Callable[..., Coroutine[Any, Any, T]], args: Any, named: Any, tx: Tx
     ) -> Coroutine[Any, Any, T]:
+        if self.shared.one_of_many:
+            tx.stay_open()  # for the look at where the workspace is
         if not self.engine.settings_cache.has(self.workspace):
             running = self._first_call(verb, args, named, tx)
         else:

@@ -24,3 +24,9 @@ def left(most: float) -> float:
     """The seconds that a call has left, `most` where no more is known."""
     end = _END.get()
     return most if end is None else max(0.0, min(most, end - asyncio.get_running_loop().time()))
+
+
+def cancellations() -> int:
+    """How often the task that runs here was asked to end: not zero where it is tidying up after that."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()

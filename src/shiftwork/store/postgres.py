@@ -14,7 +14,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -43,9 +43,9 @@ from shiftwork.store.postgres_growth import TableGrowth, tell_planner
 from shiftwork.store.postgres_opening import SET_LOCAL, connect, split_url
 from shiftwork.store.postgres_pool import Connections, give_up, roll_back
 from shiftwork.store.postgres_schema import PUBLIC, channels
-from shiftwork.store.postgres_sessions import SilentSessions, Waits, session_name
+from shiftwork.store.postgres_sessions import SilentSessions, Waits, note_loss, session_name, until_lost
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
-from shiftwork.store.store import Clock, Verb
+from shiftwork.store.store import Clock, Row, Verb
 from shiftwork.store.wakes import LocalWakes
 
 T = TypeVar("T")
@@ -216,8 +216,8 @@ class PostgresStore:
 
     async def _run_until_done(self, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
         deadlocks, gone_since = 0, None
-        wanted = _cancellations()
-        while _cancellations() == wanted:  # anyone who was cancelled during a rollback does not try again
+        wanted = deadline.cancellations()
+        while deadline.cancellations() == wanted:  # anyone who was cancelled during a rollback does not try again
             try:
                 return await self._run_once(verb, begin, limit)
             except AGAIN as error:
@@ -232,7 +232,7 @@ class PostgresStore:
                     raise translate(error) from error
                 await asyncio.sleep(random.uniform(0.05, 0.2))
             except (asyncpg.PostgresError, TimeoutError) as error:
-                if isinstance(error, TimeoutError) and _cancellations():
+                if isinstance(error, TimeoutError) and deadline.cancellations():
                     raise
                 raise translate(error) from error
         raise asyncio.CancelledError
@@ -249,6 +249,8 @@ class PostgresStore:
 
     async def _run_on(self, connection: Any, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
         tx = PostgresTx(connection, self._clock(), begin, self._each_time, self.schema)
+        if begin == BEGIN and not self._each_time:
+            tx.send_alone = functools.partial(self._send_alone, connection, limit)
         try:
             result = await verb(tx)
             is_large = tx.rows_added >= postgres_growth.LARGE
@@ -265,13 +267,30 @@ class PostgresStore:
             if ours:  # the driver was called wrongly: to try again would look like an outage
                 raise StoreError(f"driver: {says(error)}") from error
             raise
+        announced = False
+        try:
+            if not tx.is_done:
+                async with self._committing(connection, limit) as left:
+                    announced = await self._commit(connection, tx, left)
+        finally:
+            # Also where the caller has gone or no one knows what came of it: to look in vain is harmless.
+            if tx.wakes or tx.ended:
+                self._announce(tx, announced=announced)
+        connection.record_answer()
+        self._note_return()
+        if tx.added:
+            self._note_growth(tx.added)
+        return result
+
+    @asynccontextmanager
+    async def _committing(self, connection: Any, limit: asyncio.Timeout) -> AsyncIterator[float]:
+        """Around what commits; with how long it may take."""
         # From here on running out of time must not be reported as "nothing was changed".
         left = max(0.01, (limit.when() or math.inf) - asyncio.get_running_loop().time())
         limit.reschedule(None)
-        announced = False
         try:
             crash_points.reach("before commit")
-            announced = await self._commit(connection, tx, left)
+            yield left
             crash_points.reach("after commit")
         except asyncpg.ReadOnlySQLTransactionError:
             await self._leave_standby(connection)
@@ -285,15 +304,15 @@ class PostgresStore:
         except asyncio.CancelledError:
             give_up(connection)  # it may still be in its transaction, and the next verb would be in it, too
             raise
-        finally:
-            # Also where the caller has gone or no one knows what came of it: to look in vain is harmless.
-            if tx.wakes or tx.ended:
-                self._announce(tx, announced=announced)
-        connection.record_answer()
-        self._note_return()
-        if tx.added:
-            self._note_growth(tx.added)
-        return result
+
+    async def _send_alone(
+        self, connection: Any, limit: asyncio.Timeout, text: str, values: Sequence[Any]
+    ) -> Sequence[Row]:
+        until = limit.when()
+        async with self._committing(connection, limit) as left:
+            rows: Sequence[Row] = await connection.fetch(text, *values, timeout=left)
+        limit.reschedule(until)  # for what the verb does after it
+        return rows
 
     def _note_return(self) -> None:
         """Calls were refused since the database was away: nor could agents be heard."""
@@ -559,13 +578,13 @@ class PostgresStore:
                     self.direct_dsn, command_timeout=ANSWER_SEC, server_settings=self._session
                 )
                 try:
-                    connection.add_termination_listener(functools.partial(_note_loss, lost))
+                    connection.add_termination_listener(functools.partial(note_loss, lost))
                     await connection.add_listener(channel, heard)
                     if logged:
                         log.info("listening for wake-ups again")
                     logged, pause = False, LISTEN_AGAIN_SEC
                     wakes.announce(frozenset())
-                    await _until_lost(connection, lost)
+                    await until_lost(connection, lost, RESTED_SEC)
                 finally:
                     connection.terminate()
             except (asyncpg.PostgresError, *LOST) as error:
@@ -575,23 +594,3 @@ class PostgresStore:
                 logged = True
             await asyncio.sleep(pause)
             pause = min(2 * pause, LISTEN_AGAIN_MAX_SEC)
-
-
-def _cancellations() -> int:
-    """How often the task that runs here was asked to end: not zero where it is tidying up after that."""
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
-
-
-def _note_loss(lost: asyncio.Event, _connection: Any) -> None:
-    lost.set()
-
-
-async def _until_lost(connection: Any, lost: asyncio.Event) -> None:
-    """Who only listens does not notice that a network has dropped its connection: so it asks."""
-    while not lost.is_set():
-        try:
-            async with asyncio.timeout(RESTED_SEC):
-                await lost.wait()
-        except TimeoutError:
-            await connection.execute("select 1")

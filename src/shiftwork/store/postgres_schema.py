@@ -17,7 +17,9 @@ MAX_CHARS = 48
 """A notification channel and a session's name contain it, and PostgreSQL cuts names at 63."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
-_CREATED = re.compile(r"\bcreate (?:or replace )?(?:table|view|materialized view) (?:if not exists )?(\w+)\b(?!\.)")
+_CREATED = re.compile(
+    r"\bcreate (?:or replace )?(?:table|view|materialized view|function) (?:if not exists )?(\w+)\b(?!\.)"
+)
 _USED = re.compile(r"\b(from|join|into|update|using) (\w+)\b(?!\.)", re.IGNORECASE)
 PARTS = re.compile(r"(?:\bwith(?: recursive)?|,) (\w+)(?: ?\([^()]*\))? as (?:(?:not )?materialized )?\(")
 """Named parts of a statement; none is called like a table, or it would be taken for it."""
@@ -68,7 +70,7 @@ def _qualify(statement: Statement, schema: str) -> Statement:
 
 
 def qualify(text: str, schema: str) -> str:
-    """A statement with the schema before each of the queue's tables and views."""
+    """A statement with the schema before each of the queue's tables, views and functions."""
     ours, place = relations(), quoted(schema)
     text = _USED.sub(lambda m: f"{m[1]} {place}.{m[2]}" if m[2] in ours else m[0], text)
     return _AS_CLASS.sub(lambda m: f"'{place}.{m[1]}'::regclass" if m[1] in ours else m[0], text)
@@ -76,7 +78,7 @@ def qualify(text: str, schema: str) -> str:
 
 @cache
 def relations() -> frozenset[str]:
-    """The tables, views and sequences of a queue that statements name, as the migrations create them."""
+    """The tables, views, functions and sequences of a queue that statements name, as the migrations create them."""
     texts = [migrate.LEDGER, *(migration.text for migration in migrate.migrations("postgres"))]
     return frozenset({EVENT_NUMBERS, *(name for text in texts for name in _CREATED.findall(text))})
 

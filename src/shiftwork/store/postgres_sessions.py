@@ -9,6 +9,7 @@ Whatever else holds a lock for long, a migration or an open psql, is left alone 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import struct
 from contextlib import suppress
@@ -136,3 +137,17 @@ class Waits:
                 row["query"],
             )
         self._reported = set(found)
+
+
+def note_loss(lost: asyncio.Event, _connection: Any) -> None:
+    lost.set()
+
+
+async def until_lost(connection: Any, lost: asyncio.Event, every_sec: float) -> None:
+    """Who only listens does not notice that a network has dropped its connection: so it asks."""
+    while not lost.is_set():
+        try:
+            async with asyncio.timeout(every_sec):
+                await lost.wait()
+        except TimeoutError:
+            await connection.execute("select 1")

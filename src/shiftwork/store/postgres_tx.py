@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -48,6 +48,10 @@ class _TablesTouched(NamedTuple):
     can_wait: bool
 
 
+SendAlone = Callable[[str, Sequence[Any]], Awaitable[Sequence[Row]]]
+"""Sends a statement that commits itself, and says so where it is not known whether it did."""
+
+
 class PostgresTx:
     """A transaction on one connection, begun by the first statement that needs another after it."""
 
@@ -61,6 +65,9 @@ class PostgresTx:
         self.told_ends: set[str] = set()
         """Those of them that are announced to other processes."""
         self.begun = False
+        self.send_alone: SendAlone | None = None
+        """None where no statement may be a transaction of its own."""
+        self.committed_alone = False
         self.added: dict[str, int] = {}
         """By table, the rows that were inserted in bulk."""
         self._connection = connection
@@ -86,6 +93,21 @@ class PostgresTx:
         text, values = self._bind(name, parameters)
         row: Row | None = await self._connection.fetchrow(text, *values)
         return row
+
+    async def alone(self, name: str, /, **parameters: Any) -> Sequence[Row] | None:
+        if self.send_alone is None or self.begun or self._late:
+            return None
+        rows = await self.send_alone(*self._bind(name, parameters))
+        self.committed_alone = True
+        return rows
+
+    def stay_open(self) -> None:
+        self.send_alone = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of it is committed: a statement alone was."""
+        return self.committed_alone and not self.begun and not self._late
 
     async def run(self, name: str, /, **parameters: Any) -> None:
         text, values = self._bind(name, parameters)
@@ -223,7 +245,7 @@ def _values(statement: Statement, sources: Sequence[int | None], columns: Sequen
 
 
 def _as_text(values: Sequence[Any], kind: str) -> str:
-    """An array whose values need no quotes, as PostgreSQL reads it. No one may smuggle a second value into one."""
+    """An array of values without quotes, as PostgreSQL reads it. Lengths are checked: a comma would split a value."""
     given = [value for value in values if value is not None] if None in values else values
     if kind == "uuid" and sum(map(len, given)) != UUID_CHARS * len(given):
         raise InputError("an id of the batch is not one")

@@ -102,6 +102,12 @@ class SqliteTx:
         rows = await self.all(name, **parameters)
         return rows[0] if rows else None
 
+    async def alone(self, name: str, /, **parameters: Any) -> None:
+        """Never: many verbs share a commit here, and a statement costs no round trip."""
+
+    def stay_open(self) -> None:
+        """It always does."""
+
     async def run(self, name: str, /, **parameters: Any) -> None:
         await self.all(name, **parameters)
 

@@ -4,7 +4,7 @@ A statement is written once for both databases. What differs is said in the text
 
 - `-- name: x` opens a statement, the comment lines after it say what it is for;
 - `-- name: x (postgres)` is a marked override, with its reason;
-- `-- part: x` is a text that stands for `{x}` in the statements after it in its file;
+- `-- part: x` is a text that stands for `{x}` in the statements of all files, and in the parts after it in its own;
 - `-- rows items: id uuid, fence bigint` makes `{items}` a table of the batch's rows;
 - `-- insert tasks: id uuid, ...` is a bulk insert of rows in that column order;
 - `{postgres: ...}` and `{sqlite: ...}` stand for one database only;
@@ -95,8 +95,12 @@ def load(dialect: Dialect) -> dict[str, Statement]:
 
 
 def _sources() -> Iterator[tuple[Source, Dialect | None]]:
-    for file in files():
-        yield from _parse(file.read_text(encoding="utf-8"))
+    texts = [file.read_text(encoding="utf-8") for file in files()]
+    parts: dict[str, str] = {}
+    for text in texts:
+        _read_parts(text, parts)
+    for text in texts:
+        yield from _parse(text, parts)
 
 
 def files() -> Iterator[Traversable]:
@@ -106,14 +110,17 @@ def files() -> Iterator[Traversable]:
     yield from (file for folder in package.iterdir() if (file := folder / "queries.sql").is_file())
 
 
-def _parse(text: str) -> Iterator[tuple[Source, Dialect | None]]:
-    parts: dict[str, str] = {}
+def _read_parts(text: str, parts: dict[str, str]) -> None:
     for heading, lines in _blocks(text):
-        written = [_fill_in(line, parts) for line in lines]
+        if part := _PART.match(heading):
+            parts[part[1]] = _source(part[1], [_fill_in(line, parts) for line in lines]).text
+
+
+def _parse(text: str, parts: dict[str, str]) -> Iterator[tuple[Source, Dialect | None]]:
+    for heading, lines in _blocks(text):
         if named := _NAME.match(heading):
+            written = [_fill_in(line, parts) for line in lines]
             yield _source(named[1], written), cast("Dialect | None", named[2])
-        elif part := _PART.match(heading):
-            parts[part[1]] = _source(part[1], written).text
 
 
 def _blocks(text: str) -> Iterator[tuple[str, list[str]]]:

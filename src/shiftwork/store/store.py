@@ -31,6 +31,16 @@ class Tx(Protocol):
     async def one(self, name: str, /, **parameters: Any) -> Row | None:
         """The first row, or None."""
 
+    async def alone(self, name: str, /, **parameters: Any) -> Sequence[Row] | None:
+        """The rows of a statement that is a transaction of its own, committed when this returns: one round trip.
+
+        None where it cannot be one: then nothing was sent. A verb that goes on after it begins its transaction then,
+        and must stand being repeated from its beginning.
+        """
+
+    def stay_open(self) -> None:
+        """Let no statement be a transaction of its own: more than the verb has to be in this one."""
+
     async def run(self, name: str, /, **parameters: Any) -> None:
         """A statement whose rows no one wants."""
 

@@ -18,37 +18,6 @@ returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_a
   exists (select 1 from serials) as serialized,
   exists (select 1 from result_listeners l where l.until > :now) as awaited
 
--- name: complete_lone (postgres)
--- The same for tasks that have nothing around them, with their attempts: one row by workspace, agent and type, so that no
--- task need be read. Lists of ids are texts, which `tell_completed` takes as they are. While a breaker, a limit or a serial
--- key wants to know of ends, and for all other tasks, there is `complete_tasks`.
--- rows items: id uuid, fence bigint, result json
-with ended as (
-  update tasks set status = 'completed', last_agent_id = agent_id, last_runtime_id = runtime_id, agent_id = null,
-    runtime_id = null, ack_by = null, run_until = null, lease_until = null, lease_check_at = null,
-    cost = cost + attempt_cost, hold = null, failure_reason = null, version = version + 1, updated_at = :now,
-    finished_at = :now
-  from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.status || '' = 'running'
-    and tasks.validation is null and tasks.dag_id = tasks.id and tasks.root_id = tasks.id and not tasks.charged
-    and tasks.idempotency_key is null
-    and (cast(:workspace as text) is null or tasks.workspace = :workspace)
-    and (cast(:holder as text) is null or tasks.holder = :holder)
-    and not exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed')
-    and not exists (select 1 from limit_claims) and not exists (select 1 from serials)
-  returning tasks.id, tasks.fence, workspace, type, round, last_agent_id, last_runtime_id, claimed_at, started_at, attempt_cost,
-    items.result
-), written as (
-  insert into attempts (task_id, fence, round, agent_id, runtime_id, claimed_at, started_at, ended_at, outcome, counted, cost,
-    granted, result)
-  select id, fence, round, last_agent_id, last_runtime_id, claimed_at, started_at, cast(:now as double precision), 'completed', false,
-    attempt_cost, 0, result
-  from ended
-)
-select workspace, last_agent_id as agent_id, type, cast(count(*) as int) as size, cast(array_agg(id) as text) as ids,
-  cast(array_agg(fence) as text) as fences, array_agg(:now - coalesce(started_at, claimed_at)) as seconds,
-  exists (select 1 from result_listeners l where l.until > :now) as awaited
-from ended group by workspace, last_agent_id, type
-
 -- name: completed_rows
 -- As `complete_tasks` answers, of tasks that were just completed.
 -- rows items: id uuid

@@ -7,49 +7,6 @@
 insert into events (at, workspace, task_id, dag_id, verb, path, actor, request_id, fence, data, type, seconds)
 select :at, :workspace, items.task_id, items.task_id, :verb, :path, :actor, :request_id, items.fence, :data, :type, items.seconds from {items}
 
--- part: batch
--- The events of {items} with a number each.
-select array_agg(items.task_id) as task_ids, array_agg(items.fence) as fences, array_agg(items.seconds) as spans,
-  array_agg(nextval('events_seq_seq'::regclass)) as seqs, cast(count(*) as int) as size
-
--- part: numbered
-numbered as (
-  select batch.*, case when exists (select 1 from migrations m where m.number = 49) then batch.seqs[batch.size] - batch.seqs[1]
-    else 4096 end as spread
-  from batch where batch.size > 0
-)
-
--- part: batch_rows
--- One row, which has the number of its last event. Each event has a row after all where others took so many numbers
--- meanwhile that they lie far apart, or where older programs read the log, until migration 49 says that none does.
-select n.seqs[n.size], cast(:at as double precision), :workspace, cast(null as uuid), cast(null as uuid), :verb, :path, :actor, :request_id,
-  cast(null as bigint), cast(:data as json), cast(:type as text), cast(null as double precision), n.task_ids, n.fences, n.spans,
-  case when n.spread >= n.size then n.seqs end, n.size
-from numbered n where n.spread < 4096
-union all
-select e.seq, cast(:at as double precision), :workspace, e.task_id, e.task_id, :verb, :path, :actor, :request_id, e.fence, cast(:data as json),
-  :type, e.seconds, null, null, null, null, null
-from numbered n cross join lateral unnest(n.seqs, n.task_ids, n.fences, n.spans) as e(seq, task_id, fence, seconds) where n.spread >= 4096
-
--- name: insert_event_batch (postgres)
--- rows items: task_id uuid, fence bigint, seconds float
-insert into events (seq, at, workspace, task_id, dag_id, verb, path, actor, request_id, fence, data, type, seconds, task_ids, fences, spans, seqs, size)
-overriding system value
-with batch as materialized ({batch} from {items}), {numbered} {batch_rows}
-
--- name: tell_completed (postgres)
--- The events of tasks that `complete_lone` has ended, unless one of them has dependents or a DAG with others. Asked once
--- the tasks are locked, as `ties_of`.
--- rows items: task_id uuid, fence bigint, seconds float
-with ties as materialized (
-  select exists (select 1 from {items} join edges e on e.dependency = items.task_id where not e.satisfied) as awaited,
-    exists (select 1 from {items} join dags d on d.id = items.task_id) as joined
-), batch as materialized ({batch} from {items} where not (select ties.awaited or ties.joined from ties)), {numbered}, told as (
-  insert into events (seq, at, workspace, task_id, dag_id, verb, path, actor, request_id, fence, data, type, seconds, task_ids, fences, spans, seqs, size)
-  overriding system value {batch_rows}
-)
-select ties.awaited, ties.joined from ties
-
 -- name: insert_attempts
 -- insert attempts: task_id uuid, fence bigint, round int, agent_id text, runtime_id text, claimed_at float, started_at float, ended_at float, outcome text, counted boolean, reason text, error text, note text, cost bigint, granted bigint, result json, verdict json
 

@@ -1,0 +1,187 @@
+-- What PostgreSQL does in one or two statements where nothing special applies to a task or its agent.
+
+-- part: batch
+-- The events of {items} with a number each.
+select array_agg(items.task_id) as task_ids, array_agg(items.fence) as fences, array_agg(items.seconds) as spans,
+  array_agg(nextval('events_seq_seq'::regclass)) as seqs, cast(count(*) as int) as size
+
+-- part: numbered
+numbered as (
+  select batch.*, case when batch.size > 1 and exists (select 1 from migrations m where m.number = 49) then batch.seqs[batch.size] - batch.seqs[1]
+    else 4096 end as spread
+  from batch where batch.size > 0
+)
+
+-- part: batch_rows
+-- One row, which has the number of its last event. Each event has a row after all where it is the only one, where others took
+-- so many numbers meanwhile that they lie far apart, or where older programs read the log, until migration 49 says that none does.
+select n.seqs[n.size], cast(:at as double precision), :workspace, cast(null as uuid), cast(null as uuid), :verb, :path, :actor, :request_id,
+  cast(null as bigint), cast(:data as json), cast(:type as text), cast(null as double precision), n.task_ids, n.fences, n.spans,
+  case when n.spread >= n.size then n.seqs end, n.size
+from numbered n where n.spread < 4096
+union all
+select e.seq, cast(:at as double precision), :workspace, e.task_id, e.task_id, :verb, :path, :actor, :request_id, e.fence, cast(:data as json),
+  :type, e.seconds, null, null, null, null, null
+from numbered n cross join lateral unnest(n.seqs, n.task_ids, n.fences, n.spans) as e(seq, task_id, fence, seconds) where n.spread >= 4096
+
+-- name: insert_event_batch (postgres)
+-- rows items: task_id uuid, fence bigint, seconds float
+insert into events (seq, at, workspace, task_id, dag_id, verb, path, actor, request_id, fence, data, type, seconds, task_ids, fences, spans, seqs, size)
+overriding system value
+with batch as materialized ({batch} from {items}), {numbered} {batch_rows}
+
+-- name: tell_completed (postgres)
+-- The events of tasks that `complete_lone` has ended, unless one of them has dependents or a DAG with others. Asked once
+-- the tasks are locked, as `ties_of`.
+-- rows items: task_id uuid, fence bigint, seconds float
+with ties as materialized (
+  select exists (select 1 from {items} join edges e on e.dependency = items.task_id where not e.satisfied) as awaited,
+    exists (select 1 from {items} join dags d on d.id = items.task_id) as joined
+), batch as materialized ({batch} from {items} where not (select ties.awaited or ties.joined from ties)), {numbered}, told as (
+  insert into events (seq, at, workspace, task_id, dag_id, verb, path, actor, request_id, fence, data, type, seconds, task_ids, fences, spans, seqs, size)
+  overriding system value {batch_rows}
+)
+select ties.awaited, ties.joined from ties
+
+-- part: as_completed
+-- What the attempt held and cost stays on the row, as in `complete_tasks`.
+status = 'completed', last_agent_id = agent_id, last_runtime_id = runtime_id, agent_id = null,
+  runtime_id = null, ack_by = null, run_until = null, lease_until = null, lease_check_at = null,
+  cost = cost + attempt_cost, hold = null, failure_reason = null, version = version + 1, updated_at = :now,
+  finished_at = :now
+
+-- part: ends_alone
+-- A task whose end concerns no validation, DAG, budget, key, breaker, limit or serial key, and that the caller may end.
+tasks.validation is null and tasks.dag_id = tasks.id and tasks.root_id = tasks.id and not tasks.charged
+  and tasks.idempotency_key is null
+  and (cast(:workspace as text) is null or tasks.workspace = :workspace)
+  and (cast(:holder as text) is null or tasks.holder = :holder)
+  and not exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed')
+  and not exists (select 1 from limit_claims) and not exists (select 1 from serials)
+
+-- name: complete_lone (postgres)
+-- The same for tasks that have nothing around them, with their attempts: one row by workspace, agent and type, so that no
+-- task need be read. Lists of ids are texts, which `tell_completed` takes as they are. While a breaker, a limit or a serial
+-- key wants to know of ends, and for all other tasks, there is `complete_tasks`.
+-- rows items: id uuid, fence bigint, result json
+with ended as (
+  update tasks set {as_completed}
+  from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.status || '' = 'running'
+    and {ends_alone}
+  returning tasks.id, tasks.fence, workspace, type, round, last_agent_id, last_runtime_id, claimed_at, started_at, attempt_cost,
+    items.result
+), written as (
+  insert into attempts (task_id, fence, round, agent_id, runtime_id, claimed_at, started_at, ended_at, outcome, counted, cost,
+    granted, result)
+  select id, fence, round, last_agent_id, last_runtime_id, claimed_at, started_at, cast(:now as double precision), 'completed', false,
+    attempt_cost, 0, result
+  from ended
+)
+select workspace, last_agent_id as agent_id, type, cast(count(*) as int) as size, cast(array_agg(id) as text) as ids,
+  cast(array_agg(fence) as text) as fences, array_agg(:now - coalesce(started_at, claimed_at)) as seconds,
+  exists (select 1 from result_listeners l where l.until > :now) as awaited
+from ended group by workspace, last_agent_id, type
+
+-- name: complete_plain (postgres)
+-- The same for one task, with its event: a transaction in one statement. `has_ties` looks once the task is locked, with a
+-- snapshot of its own: a dependent that was submitted while this statement waited for the lock is seen.
+with held as materialized (
+  select tasks.id from tasks where tasks.id = cast(:id as uuid) and tasks.fence = :fence and tasks.status || '' = 'running' and {ends_alone} for update
+), lone as materialized (
+  select held.id from held where not (select looked.tied from has_ties(held.id) as looked(tied))
+), ended as (
+  update tasks set {as_completed}
+  from lone where tasks.id = lone.id
+  returning tasks.id, fence, workspace, type, round, last_agent_id, last_runtime_id, claimed_at, started_at, attempt_cost
+), written as (
+  insert into attempts (task_id, fence, round, agent_id, runtime_id, claimed_at, started_at, ended_at, outcome, counted, cost,
+    granted, result)
+  select id, fence, round, last_agent_id, last_runtime_id, claimed_at, started_at, cast(:now as double precision), 'completed', false,
+    attempt_cost, 0, cast(:result as json)
+  from ended
+), told as (
+  insert into events (at, workspace, task_id, dag_id, verb, path, actor, request_id, fence, data, type, seconds)
+  select :now, workspace, id, id, cast(:verb as text), cast(:path as text), coalesce(cast(:actor as text), 'agent:' || last_agent_id),
+    cast(:request_id as text), fence, cast(:data as json), type, :now - coalesce(started_at, claimed_at)
+  from ended
+)
+select ended.id, exists (select 1 from result_listeners l where l.until > :now) as awaited from ended
+
+-- name: claim_plain (postgres)
+-- A claim in one statement, as a transaction of its own. It takes tasks only where all of this holds: the agent is as the
+-- caller knows it, and no one changed it while this waited for its lock (`lock_claimer` says why); the caller knows every lane
+-- with work; of those this agent may take exactly one has work; no gate, limit or window is set up; and the tasks say nothing
+-- special. One row at least, which says what was found; none where there is no such agent.
+-- rows terms: lane int, type text, path text, timeout_sec float, status text, started_at float, ack_by float, run_until float, lease_until float, lease_check_at float
+-- rows others: lane int
+with {walk}, me as materialized (
+  select a.max_concurrent_tasks, a.asked_at, a.xmin as written_by, a.status = 'active' and a.budget is null and a.accounts is null
+      and a.claim_ttl_sec is null and a.announced = cast(:announced as boolean) and a.types::text is not distinct from cast(:types as text)
+      and a.capabilities::text = :capabilities and a.models::text = :models as known
+  from agents a where a.workspace = :workspace and a.id = :agent for update
+), opened as materialized (
+  select terms.* from {terms} where terms.lane in (select w.lane from walk w where w.lane is not null)
+), looked as materialized (
+  select me.asked_at, (select cast(array_agg(w.lane) as text) from walk w where w.lane is not null) as ready,
+    me.known and me.written_by = (select s.xmin from agents s where s.workspace = :workspace and s.id = :agent)
+      and not exists (select 1 from walk w where w.lane is not null and w.lane not in (select terms.lane from {terms})
+        and w.lane not in (select others.lane from {others})) as known,
+    (select count(*) from opened) < 2
+      and not exists (select 1 from gates g where g.workspace = :workspace)
+      and not exists (select 1 from limits l where l.workspace = :workspace)
+      and not exists (select 1 from account_windows w where w.workspace = :workspace)
+      and not exists (select 1 from lanes l join tasks t on t.lane = l.id and t.status = 'ready' and t.hold is null
+        where l.workspace = :workspace and l.target_agent_id = :agent) as plain,
+    case when me.max_concurrent_tasks is null then cast(:most as bigint)
+      else least(:most, me.max_concurrent_tasks + cast(:ahead as bigint) - (select count(*) from tasks t where t.agent_id = :agent
+        and t.workspace = :workspace and t.status <> 'validating')) end as free
+  from me
+), lane_taken as materialized (
+  select opened.*, looked.free from looked cross join opened where looked.known and looked.plain and looked.free > 0
+), picked as materialized (
+  select {handed_over}
+  from tasks t
+  where t.lane = (select lane_taken.lane from lane_taken) and t.status = 'ready' and t.hold is null and {unexpired}
+  order by t.rank, t.ordered_at, t.id limit coalesce((select lane_taken.free from lane_taken), 0)
+  for update skip locked
+), found as materialized (
+  select p.*, b.body, p.fence = 0 and p.dag_id = p.id and p.budget_id is null and p.last_agent_id is null and not p.own_settings
+    and p.timeout_sec is not distinct from l.timeout_sec and p.lost_agent_id is null and strpos(b.body::text, '"dependencies"') = 0
+    and strpos(b.body::text, '"context_refs"') = 0 as plain
+  from picked p join bodies b on b.task_id = p.id cross join lane_taken l
+), going as materialized (
+  select found.id from found where (select bool_and(each.plain) from found each)
+), taken as (
+  update tasks set status = lane_taken.status, fence = fence + 1, version = version + 1, agent_id = :agent,
+    runtime_id = coalesce(cast(:runtime as text), :agent), holder = :holder, claimed_at = :now, started_at = lane_taken.started_at,
+    heartbeat_at = null, ack_by = lane_taken.ack_by, run_until = lane_taken.run_until, lease_until = lane_taken.lease_until,
+    lease_check_at = lane_taken.lease_check_at, granted = 0, charged = false, attempt_cost = 0, available_at = null,
+    lost_agent_id = null, updated_at = :now
+  from going cross join lane_taken where tasks.id = going.id
+  returning tasks.id, tasks.fence, case when tasks.version = 2 then :now - tasks.created_at end as seconds
+), noted as (
+  update agents set last_heartbeat = :now, last_type = (select lane_taken.type from lane_taken), asked_at = :now, asked = cast(:asked as json)
+  where agents.workspace = :workspace and agents.id = :agent and exists (select 1 from taken)
+), seen as (
+  insert into runtimes (workspace, id, status, seen_at, registered_at)
+  select cast(:workspace as text), cast(:runtime as text), 'active', cast(:now as double precision), :now from looked
+  where cast(:runtime as text) is not null and looked.known and looked.plain and (exists (select 1 from taken) or cast(:always_seen as boolean))
+    and not exists (select 1 from runtimes r where r.workspace = :workspace and r.id = :runtime and r.status = 'active'
+      and r.seen_at > cast(:seen_after as double precision))
+  on conflict (workspace, id) do update set status = 'active', seen_at = excluded.seen_at
+), batch as materialized ({batch} from (select taken.id as task_id, taken.fence, taken.seconds from taken) as items), {numbered}, told as (
+  insert into events (seq, at, workspace, task_id, dag_id, verb, path, actor, request_id, fence, data, type, seconds, task_ids, fences, spans, seqs, size)
+  overriding system value
+  select n.seqs[n.size], cast(:now as double precision), cast(:workspace as text), cast(null as uuid), cast(null as uuid), 'claimed', l.path,
+    cast(:actor as text), cast(:request_id as text), cast(null as bigint), cast(null as json), l.type, cast(null as double precision),
+    n.task_ids, n.fences, n.spans, case when n.spread >= n.size then n.seqs end, n.size
+  from numbered n cross join lane_taken l where n.spread < 4096
+  union all
+  select e.seq, :now, :workspace, e.task_id, e.task_id, 'claimed', l.path, :actor, :request_id, e.fence, null, l.type, e.seconds,
+    null, null, null, null, null
+  from numbered n cross join lane_taken l cross join lateral unnest(n.seqs, n.task_ids, n.fences, n.spans) as e(seq, task_id, fence, seconds)
+  where n.spread >= 4096
+)
+select looked.known, looked.plain as is_plain, looked.free, looked.asked_at as agent_asked_at, looked.ready,
+  (select count(*) from opened) as open_lanes, found.*
+from looked left join found on true order by found.rank, found.ordered_at, found.id

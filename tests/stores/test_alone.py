@@ -1,0 +1,199 @@
+"""Claims and completions of plain tasks are one statement on PostgreSQL; whatever is special takes the long way."""
+
+from typing import Any
+
+import asyncpg
+import pytest
+
+from shiftwork import Queue
+from shiftwork.model.errors import StoreUnavailable
+from shiftwork.store.postgres import UNKNOWN
+from tests.races.fleet import handles
+
+CLAIM, COMPLETE = "with recursive walk(lane)", "with held as materialized"
+
+
+class Cut:
+    """Loses the answers to statements that begin like this, after the server has done them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, beginning: str) -> None:
+        self.times = 0
+        real = asyncpg.Connection.fetch
+
+        async def fetch(connection: Any, text: str, *values: Any, **options: Any) -> Any:
+            answer = await real(connection, text, *values, **options)
+            if text.startswith(beginning):
+                self.times += 1
+                raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+            return answer
+
+        monkeypatch.setattr(asyncpg.Connection, "fetch", fetch)
+
+
+class Sent:
+    """The statements that write claims."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.claims: list[str] = []
+
+        def heard(name: str) -> None:
+            real = getattr(asyncpg.Connection, name)
+
+            async def send(connection: Any, text: str, *values: Any, **options: Any) -> Any:
+                if "fence = fence + 1" in text:
+                    self.claims.append(text)
+                return await real(connection, text, *values, **options)
+
+            monkeypatch.setattr(asyncpg.Connection, name, send)
+
+        for name in ("execute", "fetch"):
+            heard(name)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read again every second is read once: that is in a transaction, and the long way follows."""
+    monkeypatch.setattr("shiftwork.settings.cache.FRESH_SEC", 600.0)
+    monkeypatch.setattr("shiftwork.budgets.allocator.FRESH_SEC", 600.0)
+    monkeypatch.setattr("shiftwork.engine.short_way.REST_SEC", 600.0)
+
+
+async def work_off_one(queue: Queue, **task: Any) -> None:
+    """After it the process knows agent, settings and lane."""
+    await queue.submit(type="code", **task)
+    (held,) = await queue.claim("ada", start=True)
+    await queue.complete(held.token)
+
+
+async def test_completion_whose_answer_is_lost_is_reported_and_done_once(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Queue.open(postgres_url) as queue:
+        await work_off_one(queue)
+        task = await queue.submit(type="code")
+        (held,) = await queue.claim("ada", start=True)
+        with monkeypatch.context() as patched:
+            cut = Cut(patched, COMPLETE)
+            with pytest.raises(StoreUnavailable) as lost:
+                await queue.complete(held.token, {"n": 1})
+        assert lost.value.hint == UNKNOWN
+        assert cut.times == 1
+        assert (await queue.complete(held.token, {"n": 1})).repeated
+        assert [event.verb for event in (await queue.tasks.history(task.id)).events].count("completed") == 1
+
+
+async def test_claim_whose_answer_is_lost_is_reported_and_made_once(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Queue.open(postgres_url) as queue:
+        await work_off_one(queue)
+        first, second = await queue.submit_many([{"type": "code"}] * 2)
+        with monkeypatch.context() as patched:
+            cut = Cut(patched, CLAIM)
+            with pytest.raises(StoreUnavailable) as lost:
+                await queue.claim("ada", start=True)
+        assert lost.value.hint == UNKNOWN
+        assert cut.times == 1
+        assert [(await queue.get(task.id)).status for task in (first, second)] == ["running", "ready"]
+
+
+async def test_plain_way_writes_what_the_long_way_writes(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Queue.open(postgres_url) as queue:
+        await work_off_one(queue)
+        written = []
+        for is_plain in (True, False):
+            if not is_plain:
+                monkeypatch.setattr(queue.engine.plain_claims, "is_likely", lambda _: False)
+                monkeypatch.setattr(queue.engine.plain_ends, "is_likely", lambda _: False)
+            task = await queue.submit(type="code", payload={"n": 1})
+            (held,) = await queue.claim("ada", start=True, runtime_id="host")
+            claimed = held.task()
+            await queue.complete(held.token, {"n": 2})
+            written.append((claimed, await queue.get(task.id), (await queue.tasks.history(task.id))))
+    (claimed, done, history), (claimed_long, done_long, history_long) = written
+    for plain, long in ((claimed, claimed_long), (done, done_long)):
+        names = [name for name in plain.__struct_fields__ if _differs(getattr(plain, name), getattr(long, name))]
+        assert names == []
+    assert [_bare(event) for event in history.events] == [_bare(event) for event in history_long.events]
+
+
+def _differs(one: Any, other: Any) -> bool:
+    """In more than ids and times."""
+    return type(one) is not type(other) or (not isinstance(one, (float, str)) and _bare(one) != _bare(other))
+
+
+def _bare(value: Any) -> Any:
+    if hasattr(value, "__struct_fields__"):
+        return {name: _bare(getattr(value, name)) for name in value.__struct_fields__ if name not in {"seq", "id"}}
+    if isinstance(value, dict):
+        return {key: _bare(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_bare(each) for each in value]
+    if isinstance(value, float) or (isinstance(value, str) and value.startswith(("task_", "dag_"))):
+        return type(value)
+    return value
+
+
+async def test_better_work_in_a_lane_that_is_unknown_here_is_taken_first(postgres_url: str) -> None:
+    async with handles(postgres_url, 2) as (here, elsewhere):
+        await work_off_one(here)
+        await here.submit(type="code")
+        urgent = await elsewhere.submit(type="urgent", priority=1)
+        (held,) = await here.claim("ada")
+        assert held.id == urgent.id
+
+
+async def test_changes_by_another_process_hold_for_the_next_claim(postgres_url: str) -> None:
+    async with handles(postgres_url, 2) as (here, elsewhere):
+        await here.agents.register(id="ada", max_concurrent_tasks=3)
+        await work_off_one(here)
+        await here.submit_many([{"type": "code"}] * 3)
+        await elsewhere.control.pause()
+        assert await here.claim("ada") == []
+        await elsewhere.control.resume()
+        assert len(await here.claim("ada")) == 1
+        await elsewhere.agents.register(id="ada", types=["docs"], max_concurrent_tasks=3)
+        assert await here.claim("ada") == []
+        await elsewhere.agents.register(id="ada", max_concurrent_tasks=1)
+        assert await here.claim("ada") == []
+        await elsewhere.agents.register(id="ada", max_concurrent_tasks=2)
+        assert len(await here.claim("ada", 3)) == 1
+
+
+async def test_work_for_one_agent_is_compared_with_work_for_all(postgres_url: str) -> None:
+    async with handles(postgres_url, 2) as (here, elsewhere):
+        await work_off_one(here)
+        await here.submit(type="code")
+        own = await elsewhere.submit(type="code", target_agent_id="ada", priority=1)
+        (held,) = await here.claim("ada")
+        assert held.id == own.id
+
+
+async def test_task_with_a_time_limit_of_its_own_keeps_it(postgres_url: str) -> None:
+    async with Queue.open(postgres_url) as queue:
+        await work_off_one(queue)
+        await queue.submit(type="code", timeout_sec=7)
+        (held,) = await queue.claim("ada", start=True)
+        claimed_at = held.task().claim.claimed_at
+        assert claimed_at is not None
+        assert held.execution_deadline == pytest.approx(claimed_at + 7)
+
+
+async def test_special_work_soon_goes_the_long_way_at_once(postgres_url: str) -> None:
+    async with Queue.open(postgres_url) as queue:
+        await queue.agents.register(id="ada", max_concurrent_tasks=5)
+        await work_off_one(queue)
+        await queue.submit_many([{"type": "code", "timeout_sec": 7}] * 3)
+        assert [len(await queue.claim("ada")) for _ in range(3)] == [1, 1, 1]
+        assert not queue.engine.plain_claims.is_likely("default")
+
+
+async def test_claim_of_many_tasks_goes_the_long_way(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Queue.open(postgres_url) as queue:
+        await queue.agents.register(id="ada", max_concurrent_tasks=None)
+        await work_off_one(queue)
+        await queue.submit_many([{"type": "code"}] * 4)
+        monkeypatch.setattr("shiftwork.engine.plain_claim.MAX_TASKS", 2)
+        sent = Sent(monkeypatch)
+        assert [len(await queue.claim("ada", count)) for count in (2, 3)] == [2, 2]
+        assert [text.startswith(CLAIM) for text in sent.claims] == [True, False]
