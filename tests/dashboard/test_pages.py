@@ -25,6 +25,7 @@ PAGES = {
     "/protection": "Protection",
     "/triggers": "Triggers",
     "/alerts": "Alerts",
+    "/workspaces": "Workspaces",
 }
 
 

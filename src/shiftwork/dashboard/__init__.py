@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 PATHS = (
     *("/", "/tasks", "/tasks/{id}", "/dags", "/dags/{id}", "/approvals", "/dead-letters", "/agents"),
-    *("/accounts", "/costs", "/protection"),
+    *("/accounts", "/costs", "/protection", "/workspaces"),
     *("/triggers", "/alerts"),
 )
 """Addresses that open the dashboard. The page itself finds out which part is meant."""
