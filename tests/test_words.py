@@ -46,10 +46,11 @@ PLAIN = {
     r"\b(some|no|every|any)body\b|\bwhoever\b": "someone, no one, everyone, anyone, or a noun",
     r"\bmend(s|ed)?\b(?!\")": "fix",
     r"\bfor ever\b": "forever",
+    r"\b(is|was|are|were|be|been) (not )?told\b|\bbeside\b": "notified, shown, delivered; next to",
     r"\{(lite|pg):": "{sqlite: ...} and {postgres: ...}",
     r"(?<![.\w/])(courier|depot)\b(?!\.)": "notification sender, blob store",
 }
-"""Words of another language's English, which stay out of the source and its statements, in any case of letters."""
+"""Words of another language's English, which stay out of source, statements and docs, in any case of letters."""
 
 EXEMPT = {ROOT / "CHANGELOG.md", Path(__file__).resolve()}
 
@@ -70,8 +71,9 @@ def test_replaced_word_does_not_return(text: dict[str, str], old: str) -> None:
 
 
 @pytest.mark.parametrize("old", PLAIN, ids=PLAIN.values())
-def test_the_source_is_written_in_plain_words(text: dict[str, str], old: str) -> None:
-    source = {name: all_ for name, all_ in text.items() if name.startswith("src/") and "/migrations/" not in name}
+def test_source_and_docs_are_written_in_plain_words(text: dict[str, str], old: str) -> None:
+    written = ("src/", "docs/", "README", "ARCHITECTURE")
+    source = {name: all_ for name, all_ in text.items() if name.startswith(written) and "/migrations/" not in name}
     assert {name: found[0] for name, all_ in source.items() if (found := re.search(old, all_, re.IGNORECASE))} == {}
 
 

@@ -24,6 +24,7 @@ from tools import blocking_stub
 from tools.http_page import http_page
 from tools.python_page import python_page
 from tools.settings_page import settings_page
+from tools.versions_page import versions_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,6 +192,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/cli.md": cli_page,
     "reference/http.md": http_page,
     "reference/python.md": python_page,
+    "reference/versions.md": versions_page,
 }
 
 

@@ -53,7 +53,8 @@ TOPICS = {
     "Submission and results": (
         "idempotency", "allowed_types", "spawn", "guards", "require_decision_report", "on_missing_report",
     ),
-    "Breakers, rate limits and cooldowns": ("circuit_breaker", "rate_limit", "cooldown", "use_before_reset"),
+    "Breakers, rate limits and cooldowns": ("circuit_breaker", "rate_limit", "cooldown"),
+    "Accounts and models": ("use_before_reset", "model_order"),
     "Budgets": ("budget",),
     "Batches": ("batches",),
     "Capacity": ("max_queue_size", "priority_quotas", "overflow", "warning_at", "critical_at"),

@@ -29,6 +29,8 @@ class ModelServer:
     def __init__(self) -> None:
         self.mode: Mode = "answer"
         self.requests: list[dict[str, Any]] = []
+        self.answered = 0
+        """Turns of the agent that were answered, and have to be paid for."""
         self.headers: dict[str, str] = {}
         """Sent with each answer of a model."""
         self.refused: list[str] = []
@@ -103,6 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.model.released.wait(120)
             return None
         shell = next((name for name in request["tools"] if name in _SHELLS), None)
+        self.model.answered += bool(request["tools"])
         calls = shell if mode == "tool" and not dialect.has_result(body) else None
         answer = dialect.answer(request["model"], calls)
         if ("stream" in body and not body["stream"]) or path.endswith(":generateContent"):

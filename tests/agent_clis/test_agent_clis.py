@@ -23,6 +23,8 @@ from tests.worker.command_runner import ask, messages
 from tests.worker.started import Started
 from tests.worker.steps import PATIENCE_SEC, until
 
+TURNS = 2
+"""Answers of the model that a run without a crash needs: a call of the shell, and the last words."""
 DEEP = os.environ.get("SHIFTWORK_DEEP") == "1"
 
 
@@ -116,6 +118,7 @@ async def test_result_session_usage_model_and_tool_calls(
     assert any(kind == "tool_call" for kind, _ in said), said
     assert any(kind == "text" and WORDS in text for kind, text in said), said
     assert COMMAND in repr((await shop.tasks.history(task, limit=500)).events)
+    assert server.answered == TURNS
     (spent,) = (await shop.budgets.costs("model")).costs
     assert spent.value == cli.model
 
@@ -144,7 +147,11 @@ async def test_rate_limit_and_refused_credentials(shop: Queue, commands: Shop, s
     assert (signal["provider"], signal["account"], signal["model"]) == (cli.provider, "team", cli.model)
     if cli.name == "claude":
         assert (signal["window"], signal["scope"]) == ("five_hour", "account")
-    if cli.name in {"claude", "codex"}:
+    (account,) = await shop.accounts.list()
+    assert (account.provider, account.account, account.state) == (cli.provider, "team", "resting")
+    if cli.name in {"claude", "codex"}:  # Gemini CLI does not print which quota it was
+        (window,) = account.windows
+        assert (window.name, window.utilization, window.resets_at) == ("five_hour", 1, signal["resets_at"])
         assert RESET_SEC - 120 < (found.available_at or 0) - shop.now() <= RESET_SEC + 60
 
 
@@ -173,6 +180,7 @@ async def test_killed_agent_resumes_its_session(shop: Queue, commands: Shop, ser
 
     await until(pinned)
     os.kill(pid, signal.SIGKILL)
+    await until(lambda: running_in(commands.work_dir / task) == [])
     session = (await shop.get(task)).session_id
     server.hangs_after_tool, server.mode = False, "answer"
     server.released.set()
@@ -180,6 +188,7 @@ async def test_killed_agent_resumes_its_session(shop: Queue, commands: Shop, ser
     done = await shop.get(task)
     assert (done.status, done.session_id) == ("completed", session), commands.log()
     assert COMMAND in server.model_calls()[-1]["text"], "it did not remember what it had done before"
+    assert server.answered == TURNS, "as many as without the crash"
     if cli.name == "codex":  # it reports the sum of the session
         assert done.tokens_used["input"] == 2 * TOKENS_IN
 

@@ -40,6 +40,7 @@ async def test_tasks_are_sent_together_and_get_their_answers_at_half_the_price(
     assert spent.cost_usd == pytest.approx(3 * done.cost_usd)
     (shown,) = await queue.batches.list()
     assert (shown.status, shown.requests, shown.open, shown.external_id) == ("ended", 3, 0, batch.id)
+    assert shown.cost_usd == pytest.approx(3 * done.cost_usd)
 
 
 async def test_each_provider_and_model_has_its_own_batch(queue: Queue, clock: MovedClock, fake: FakeProvider) -> None:
@@ -49,6 +50,26 @@ async def test_each_provider_and_model_has_its_own_batch(queue: Queue, clock: Mo
     await turn(queue, clock, GATHER_SEC)
     asked = sorted(batch.prompts() for batch in fake.batches.values())
     assert asked == [["a", "b"], ["c"], ["d"]]
+
+
+async def test_batches_leave_other_work_alone(queue: Queue, clock: MovedClock, fake: FakeProvider) -> None:
+    other = await queue.submit(type="code")
+    alike = await queue.submit({**task("for an agent"), "urgency": "normal"})
+    waiting = await submit(queue, "one")
+    await turn(queue, clock, GATHER_SEC)
+    assert fake.prompts() == ["one"]
+    assert await statuses(queue, [other.id, alike.id, *waiting]) == ["ready", "ready", "running"]
+    (hold,) = (await queue.explain(other.id)).holds
+    assert (hold.kind, (await queue.explain(other.id)).able_agents) == ("no_agent", [])
+
+
+async def test_batches_do_not_count_as_a_live_agent(queue: Queue, clock: MovedClock, fake: FakeProvider) -> None:
+    await queue.settings.set("min_agents", 1)
+    await submit(queue, "one")
+    await turn(queue, clock, GATHER_SEC)
+    await run_once(queue.engine, force=True)
+    (alert,) = [each for each in await queue.alerts.list() if each.kind == "pool_below_minimum"]
+    assert alert.message == "0 agents are live, at least 1 are wanted"
 
 
 async def test_no_agent_gets_work_of_the_batch_lane(queue: Queue, clock: MovedClock, fake: FakeProvider) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.accounts.model import Account, Window
+from shiftwork.engine.claim_requests import Wanted, for_agent
 from shiftwork.limits.model import Closed
 from shiftwork.model.errors import InputError
 from shiftwork.testing import MovedClock, pass_time
@@ -14,6 +15,7 @@ from tests.conformance.steps import take
 HOUR = 3600.0
 FIVE = 5 * HOUR
 KEY = "provider:anthropic,account:a"
+PATIENCE = 30.0
 
 
 async def hire(queue: Queue, *accounts: str, agent: str = "worker", **more: Any) -> None:
@@ -269,6 +271,17 @@ async def test_task_says_whether_its_first_or_its_cheapest_model_is_used(queue: 
     assert (await take(queue)).model == model
 
 
+async def test_owner_says_whether_the_cheapest_model_is_used(queue: Queue) -> None:
+    await queue.settings.set("model_order", "cheapest", type="code")
+    named = ["claude-opus-4-1", "claude-3-5-haiku-latest"]
+    await queue.submit(type="code", spec={"constraints": {"model_preferences": named}})
+    cheapest = await take(queue)
+    assert cheapest.model == "claude-3-5-haiku-latest"
+    await queue.complete(cheapest.token)
+    await queue.submit(type="code", spec={"constraints": {"model_preferences": named, "model_order": "listed"}})
+    assert (await take(queue)).model == "claude-opus-4-1"
+
+
 async def test_task_is_not_stuck_where_only_an_allowed_model_is_there(queue: Queue) -> None:
     constraints = {"model_preferences": ["opus"], "fallback_models": ["sonnet"]}
     await queue.submit_many(
@@ -328,3 +341,95 @@ async def test_full_window_rests_no_one_while_the_provider_still_serves(queue: Q
     assert (await account(queue)).state == "available"
     await queue.submit(type="code")
     assert len(await queue.claim("worker")) == 1
+
+
+async def test_window_of_a_minute_does_not_hide_that_five_hours_are_nearly_used(
+    queue: Queue, clock: MovedClock
+) -> None:
+    await hire(queue, "a", "b")
+    sizes = [
+        {"name": "minute", "unit": "tokens", "capacity": 900},
+        {"name": "five_hour", "unit": "tokens", "capacity": 1000},
+    ]
+    await queue.accounts.set("anthropic", "a", windows=sizes)
+    await size(queue, "b")
+    assert await work(queue, 800) == "a"
+    clock.advance(HOUR)
+    assert await work(queue, 1) == "b"  # the minute of a is whole again, its five hours are not
+
+
+async def test_window_of_a_minute_decides_between_accounts_without_others(queue: Queue) -> None:
+    await hire(queue, "a", "b")
+    for name in ("a", "b"):
+        await queue.accounts.set("anthropic", name, windows=[{"name": "minute", "unit": "tokens", "capacity": 100}])
+    assert [await work(queue, 50), await work(queue, 10)] == ["a", "b"]
+
+
+async def two_agents(queue: Queue, used: int = 800, **more: Any) -> None:
+    """Agent `low` has used much of its account, agent `high` nothing of its own; both ask for work."""
+    for agent, name in (("low", "a"), ("high", "b")):
+        await hire(queue, name, agent=agent, **more)
+        await size(queue, name)
+    await work(queue, used, agent="low")
+    for agent in ("low", "high"):
+        assert await queue.claim(agent) == []
+
+
+async def test_task_waits_briefly_for_an_agent_whose_account_has_more_left(queue: Queue, clock: MovedClock) -> None:
+    await two_agents(queue)
+    task = await queue.submit(type="code")
+    answer = await for_agent(queue.executor, "low", None, Wanted(1))
+    assert (answer.assignments, answer.look_again_sec) == ([], PATIENCE)
+    (hold,) = (await queue.explain(task.id)).holds
+    assert (hold.kind, hold.until) == ("preference", clock() + PATIENCE)
+    assert hold.what == f"it is kept for high for some seconds, since their accounts have more left than {KEY}"
+    assert (await take(queue, "high")).id == task.id
+
+
+async def test_any_agent_takes_the_task_when_the_time_is_over(queue: Queue, clock: MovedClock) -> None:
+    await two_agents(queue)
+    task = await queue.submit(type="code")
+    assert await queue.claim("low") == []
+    clock.advance(PATIENCE)
+    assert (await take(queue, "low")).id == task.id
+
+
+async def test_urgent_task_takes_any_account(queue: Queue) -> None:
+    await two_agents(queue)
+    task = await queue.submit(type="code", priority=10)
+    assert (await take(queue, "low")).id == task.id
+
+
+async def test_task_does_not_wait_where_an_account_has_little_more_left(queue: Queue) -> None:
+    await two_agents(queue, used=300)
+    task = await queue.submit(type="code")
+    assert (await take(queue, "low")).id == task.id
+
+
+async def test_no_more_tasks_wait_than_the_other_agent_has_slots(queue: Queue) -> None:
+    await two_agents(queue)
+    await queue.agents.register(id="high", provider="anthropic", accounts=["b"], max_concurrent_tasks=1)
+    assert await queue.claim("high") == []
+    await queue.submit_many([{"type": "code", "payload": {"n": n}} for n in range(3)])
+    taken = await take(queue, "low")
+    assert taken.payload == {"n": 1}  # the first is kept for the other
+    assert (await take(queue, "high")).payload == {"n": 0}
+    await queue.complete(taken.token)
+    assert (await take(queue, "low")).payload == {"n": 2}
+
+
+@pytest.mark.parametrize("why", ["resting", "not asking", "other type"])
+async def test_task_does_not_wait_for_an_agent_that_would_not_take_it(
+    queue: Queue, clock: MovedClock, why: str
+) -> None:
+    await two_agents(queue)
+    if why == "resting":
+        await queue.cooldowns.set("provider:anthropic,account:b", HOUR)
+    elif why == "not asking":
+        clock.advance(120)
+        assert await queue.claim("low") == []
+    else:
+        clock.advance(61)
+        assert await queue.claim("high", types=["docs"]) == []
+    task = await queue.submit(type="code")
+    assert (await take(queue, "low")).id == task.id

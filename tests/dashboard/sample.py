@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
+from unittest.mock import patch
 
 from shiftwork import Queue
 from shiftwork.testing import MovedClock, pass_time
+from tests.batches.fake_provider import FakeProvider
+from tests.batches.steps import submit as submit_batches
 
 AGENTS = {
     "otto": ("research", "synthesis"),
@@ -68,13 +72,28 @@ LASTS_SEC = 7190
 """How long the story takes by the clock: it is told so that it ends now."""
 
 
+BATCHES_FROM, BATCHES_ANSWERED = 6, 16
+"""The turns in which work for batches comes, and after which one provider has answered."""
+
+
 async def fill(queue: Queue, clock: MovedClock, *, chance: int = 7) -> None:
-    """Live through two hours."""
+    """Live through two hours, with providers of batches on 127.0.0.1."""
+    queue.engine.private_sinks = True
+    with FakeProvider(clock).running() as provider, patch.dict(os.environ, provider.environment()):
+        await _live(queue, clock, provider, chance)
+
+
+async def _live(queue: Queue, clock: MovedClock, provider: FakeProvider, chance: int) -> None:
     fleet = Fleet(queue, clock, random.Random(chance))
     await fleet.hire()
     await queue.settings.set("guards", [{"type": "deploy"}])
     await queue.budgets.set("day", ceiling_usd=40.0)
     for turn in range(26):
+        if turn == BATCHES_FROM:
+            await submit_batches(queue, "Classify ticket 1", "Classify ticket 2", "error", provider="openai")
+            await submit_batches(queue, "Summarise the logs of Monday", "Summarise the logs of Tuesday")
+        if turn == BATCHES_ANSWERED:
+            next(batch for batch in provider.batches.values() if batch.metadata).status = "completed"
         if turn == PAGE_FROM:
             await queue.as_caller("human:ada").submit_dag(LANDING_PAGE)
         await fleet.submit_some()

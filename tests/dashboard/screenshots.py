@@ -44,6 +44,7 @@ def wanted(site: Site) -> list[tuple[str, str, dict[str, Any]]]:
         ("agents", "/agents", {}),
         ("accounts", "/accounts", {}),
         ("costs", "/costs", {}),
+        ("batches", "/batches", {}),
         ("protection", "/protection", {}),
         ("triggers", "/triggers", {}),
     ]

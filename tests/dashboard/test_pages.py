@@ -22,6 +22,7 @@ PAGES = {
     "/agents": "Agents",
     "/accounts": "Accounts",
     "/costs": "Costs",
+    "/batches": "Batches",
     "/protection": "Protection",
     "/triggers": "Triggers",
     "/alerts": "Alerts",

@@ -36,6 +36,8 @@ class AccountUse(NamedTuple):
     windows: Sequence[Window] = ()
     running: int = 0
     several: bool = False
+    fleet: AccountUses | None = None
+    """The accounts of all agents, where this one has windows."""
 
     def room(self, now: float) -> float:
         return policy.room(self.windows, now, self.running)
@@ -43,6 +45,19 @@ class AccountUse(NamedTuple):
     def has_spare(self, now: float) -> bool:
         """Whether work that only uses what would lapse may use it."""
         return policy.would_lapse(self.windows, now, self.running)
+
+    def clearly_better(self, other: Row, workspace: str, now: float, *, spare_only: bool) -> list[AccountUse]:
+        """The accounts of another agent that have room, and much more left before their nearest reset than this one."""
+        if self.fleet is None:
+            return []
+        return [
+            use
+            for use in self.fleet.of(other, workspace)
+            if use.name is not None
+            and policy.has_clearly_more(use.windows, self.windows, now)
+            and use.room(now) >= 1
+            and (use.has_spare(now) or not spare_only)
+        ]
 
     def resets_at(self) -> float | None:
         """The latest, since work that rests needs room in all windows."""
@@ -87,8 +102,18 @@ class AccountUses:
             found = self._windows.get(place)
             name = None if found is None else AccountName(workspace, *place)
             several = agent["accounts"] is not None
-            uses.append(AccountUse(view, name, found or (), self.running.get(place, 0), several))
+            fleet = None if name is None else self
+            uses.append(AccountUse(view, name, found or (), self.running.get(place, 0), several, fleet))
         return uses
+
+    def in_order(self, agent: Row, workspace: str, now: float) -> list[AccountUse]:
+        """The same, in the order in which a claim should use them."""
+
+        def order(use: AccountUse) -> tuple[float, float, int, str]:
+            urgency = policy.urgency(use.windows, now)
+            return -urgency.lasting, -urgency.short, use.running, use.agent["account"] or ""
+
+        return sorted(self.of(agent, workspace), key=order)
 
 
 async def load(tx: Tx, workspace: str) -> AccountUses:
@@ -107,8 +132,7 @@ async def uses_of(tx: Tx, workspace: str, agent: Row, found: Iterable[Row]) -> l
     """The accounts of an agent, in the order in which a claim should use them."""
     if is_plain(agent, found):
         return [AccountUse(agent)]
-    uses = (await load(tx, workspace)).of(agent, workspace)
-    return sorted(uses, key=lambda use: (-policy.urgency(use.windows, tx.now), use.running, use.agent["account"] or ""))
+    return (await load(tx, workspace)).in_order(agent, workspace, tx.now)
 
 
 async def record(work: UnitOfWork, used: Sequence[tuple[AccountUse, Sequence[Row]]]) -> None:

@@ -18,6 +18,8 @@ LENGTHS = {"minute": 60.0, "five_hour": 5 * 3_600.0, "day": 86_400.0, "seven_day
 MAX_ALLOWED_SHARE = 0.999
 MAX_RESET_SEC = 366 * 86_400.0
 """A reset that is further away is not one."""
+CLEARLY_MORE = 2.0
+"""Times as much left: less is not worth that a task waits for another agent."""
 
 
 class Window(NamedTuple):
@@ -129,11 +131,34 @@ def _is_behind(window: Window, now: float, running: int) -> bool:
     return expected / window.capacity <= passed
 
 
-def urgency(windows: Sequence[Window], now: float) -> float:
+class Urgency(NamedTuple):
+    """How soon an account should be used: the greater goes first."""
+
+    lasting: float
+    """How much is left of its windows of hours and days, per second until the nearest reset of them."""
+    short: float
+    """The same of its windows of a minute. These refill at once, so they decide only between equals."""
+
+
+def urgency(windows: Sequence[Window], now: float) -> Urgency:
     """How much is left, per second until the nearest reset: the account to use first has most."""
     known = [current(window, now) for window in windows]
-    left = min((1 - window.utilization for window in known), default=1.0)
+    lasting = [window for window in known if not _is_short(window)]
+    return Urgency(_left_per_second(lasting, now), _left_per_second([w for w in known if _is_short(w)], now))
+
+
+def _is_short(window: Window) -> bool:
+    return window.length_sec is not None and window.length_sec <= LENGTHS["minute"]
+
+
+def _left_per_second(windows: Sequence[Window], now: float) -> float:
+    left = min((1 - window.utilization for window in windows), default=1.0)
     resets = [
-        now + (window.length_sec or WEEK_SEC) if window.resets_at is None else window.resets_at for window in known
+        now + (window.length_sec or WEEK_SEC) if window.resets_at is None else window.resets_at for window in windows
     ]
     return left / max(1.0, min(resets, default=now + WEEK_SEC) - now)
+
+
+def has_clearly_more(theirs: Sequence[Window], mine: Sequence[Window], now: float) -> bool:
+    """Whether work should go to their account even though the agent on mine asked first."""
+    return urgency(theirs, now).lasting >= CLEARLY_MORE * urgency(mine, now).lasting

@@ -127,7 +127,9 @@ update agents set status = 'failed' where workspace = :workspace and id = :id an
 returning id
 
 -- name: live_agents
-select count(*) as total from agents a where a.workspace = :workspace and a.status = 'active' and (a.last_heartbeat > :since
+select count(*) as total from agents a where a.workspace = :workspace and a.status = 'active'
+  and a.id not like 'shiftwork-batch-%' -- no process
+  and (a.last_heartbeat > :since
   or exists (select 1 from tasks t join runtimes r on r.workspace = t.workspace and r.id = t.runtime_id
              where t.agent_id = a.id and t.workspace = a.workspace and r.seen_at > :since))
 

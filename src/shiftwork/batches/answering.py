@@ -20,7 +20,7 @@ from shiftwork.model.errors import ShiftworkError
 from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.reports import TaskFailure, TaskResult
 from shiftwork.model.states import State
-from shiftwork.model.task import Usage
+from shiftwork.model.task import Usage, micros
 from shiftwork.providers import prices
 from shiftwork.store.store import Row, Tx
 
@@ -99,6 +99,8 @@ async def hand_back(tx: Tx, engine: Engine, batch_id: str, items: Sequence[Item]
     ended = [(place, _status(outcome)) for place, outcome in outcomes if not outcome.postponed]
     if ended:
         await tx.run("end_batch_items", batch=batch_id, items=sorted(ended))
+        costs = {item.place: micros(item.report.usage.cost_usd) for item in left}
+        await tx.run("add_batch_cost", id=batch_id, cost=sum(costs[place] for place, _ in ended))
     return len(ended)
 
 

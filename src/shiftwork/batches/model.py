@@ -30,6 +30,8 @@ class Batch(msgspec.Struct, frozen=True):
     requests: int
     open: int
     """Tasks that still wait for their answer."""
+    cost_usd: float
+    """Of the answers that were handed back so far, at half the price."""
     created_at: float
     expires_at: float
     """When the provider is asked to stop: what it has not answered then, any agent may take."""

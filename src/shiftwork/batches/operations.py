@@ -35,4 +35,4 @@ _SHOWN = (
 
 
 def _batch(row: Row, tasks: list[BatchTask] | None = None) -> Batch:
-    return Batch(**{name: row[name] for name in _SHOWN}, tasks=tasks or [])
+    return Batch(**{name: row[name] for name in _SHOWN}, cost_usd=row["cost"] / 1_000_000, tasks=tasks or [])

@@ -43,6 +43,9 @@ update batches set status = :status, requests = :requests, posting_at = :posting
 update batch_items set status = items.status from {items}
 where batch_items.batch_id = :batch and batch_items.place = items.place and batch_items.status = 'open'
 
+-- name: add_batch_cost
+update batches set cost = cost + :cost where id = :id
+
 -- name: known_batches
 -- What is known of a provider's batches since a time, by their ids there.
 select external_id from batches where provider = :provider and external_id is not null and created_at >= :since

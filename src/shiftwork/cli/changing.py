@@ -56,7 +56,7 @@ def show_outcome(shell: Shell, outcome: Outcome) -> None:
 @click.option("--downstream", is_flag=True, help="Everything in its DAG that depends on it, too.")
 @with_queue()
 async def rerun(shell: Shell, queue: AnyQueue, *, task: str, **again: Any) -> Answer:
-    """Do the work of an ended task once more. The answer is the id of the new task."""
+    """Run an ended task again as a new task, and print its id."""
     show_outcome(shell, await queue.tasks.rerun(task, **again))
     return None
 

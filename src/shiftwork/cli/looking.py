@@ -81,7 +81,7 @@ def _is_scheduled(task: Task) -> bool:
 @click.argument("task")
 @with_queue()
 async def show_task(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
-    """Show all about a task. Its fields, failures, result, cost and timeline."""
+    """Show a task. Its fields, failures, result, cost and timeline."""
     found = await queue.get(task)
     history = (await queue.tasks.history(found.id)).events
     reviews = await queue.dead_letters.reviews(found.id)

@@ -85,7 +85,7 @@ def mcp(
     agent: str | None,
     **offers: Any,
 ) -> Answer:
-    """Serve agents that speak MCP, on standard input and output or over HTTP, until they or someone end it."""
+    """Serve agents that speak MCP, on standard input and output or over HTTP, until stopped."""
     shell = current()
     if tokens and place is None:
         refuse("--tokens is for --http; over standard input and output there is only one caller")

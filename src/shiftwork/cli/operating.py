@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--all", "everywhere", is_flag=True, help="Every workspace of every database, a line each.")
 @with_queue()
 async def status(shell: Shell, queue: AnyQueue, *, everywhere: bool) -> Answer:
-    """Show how the queue stands. Tasks by state and type, agents, pace, why work waits, failures, what is paused."""
+    """Show the state of the queue. Tasks by state and type, agents, pace, why work waits, failures, what is paused."""
     if everywhere:
         found_all = await queue.workspaces.list()
         shell.answer(found_all, lambda: workspaces.table(found_all))
@@ -90,7 +90,7 @@ def _failures(failures: list[RecentFailure]) -> None:
 @click.option("--reason", help="The reason, shown by `explain`.")
 @with_queue()
 async def pause(shell: Shell, queue: AnyQueue, *, kind: str | None, reason: str | None) -> Answer:
-    """Hand out no more work, of one TYPE or at all. What runs continues."""
+    """Stop handing out work, of one TYPE or of all types. Running tasks continue."""
     await queue.control.pause(kind, reason=reason)
     shell.answer({"paused": kind or "*"}, lambda: click.echo(f"{_scope(kind)} paused"))
     return None
@@ -136,7 +136,7 @@ def _one_beginning(*, after: int | None, tail: int | None, **_: Any) -> None:
 async def events(
     shell: Shell, queue: AnyQueue, *, follow: bool, after: int | None, tail: int | None, limit: int | None, **only: Any
 ) -> Answer:
-    """Show what happened, an event to a line. With --json as JSON lines."""
+    """Show events, one per line. With --json as JSON lines."""
     cursor = (await queue.events("now")).next - (20 if tail is None else tail) if after is None else after
     cursor, left = max(0, cursor), limit
     if follow:

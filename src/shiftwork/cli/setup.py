@@ -218,7 +218,7 @@ def _show_version() -> None:
 @click.command(cls=Command)
 @click.argument("kind", metavar="bash|zsh|fish", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(kind: str) -> Answer:
-    """Print what makes a shell complete commands and options.
+    """Print the script that completes commands and options in a shell.
 
     For bash: shiftwork completion bash >> ~/.bashrc
     """

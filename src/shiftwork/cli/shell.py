@@ -238,14 +238,14 @@ def common_options(*, environment: bool) -> list[click.Option]:
     return [
         option(
             "--store",
-            f"Where the queue is [default: shiftwork.toml, or {config.DEFAULT_STORE}].",
+            f"Address of the queue [default: shiftwork.toml, or {config.DEFAULT_STORE}].",
             "SHIFTWORK_STORE",
             metavar="URL",
         ),
-        option("--token", "Lets you in where that is a server, http://host:port.", "SHIFTWORK_TOKEN", metavar="SECRET"),
-        option("--workspace", "Which workspace of it [default: default].", "SHIFTWORK_WORKSPACE", metavar="NAME"),
+        option("--token", "Access token for a server (http://host:port).", "SHIFTWORK_TOKEN", metavar="SECRET"),
+        option("--workspace", "The workspace [default: default].", "SHIFTWORK_WORKSPACE", metavar="NAME"),
         option("--actor", "The actor to record [default: human:$USER].", "SHIFTWORK_ACTOR", metavar="NAME"),
-        option("--json", "Answer in JSON.", is_flag=True),
+        option("--json", "Print JSON.", is_flag=True),
     ]
 
 

@@ -257,7 +257,7 @@ def _absolute(store: str) -> str:
 @click.command(cls=Command)
 @click.option("--keep", is_flag=True, help="Keep the queue's file to inspect it afterwards.")
 def demo(*, keep: bool) -> Answer:
-    """Watch a small fleet work off a DAG. It needs nothing and leaves nothing behind."""
+    """Watch a small fleet work through a DAG. It needs nothing and leaves nothing behind."""
     from shiftwork.demo import run  # noqa: PLC0415  # no demo for `--help`
 
     return run(keep=keep, json=current().json)

@@ -161,7 +161,7 @@ def usage_options(action: Callable[..., Answer]) -> Callable[..., Answer]:
 @click.command(cls=Command)
 @under_claim
 async def start(shell: Shell, queue: AnyQueue, token: str) -> Answer:
-    """Begin with claimed work.
+    """Start claimed work.
 
     TOKEN is the claim's token, or the id of a task that the agent holds. The token is safer: it is refused once
     someone else, or another run of the same agent, has the task.
@@ -178,7 +178,7 @@ async def start(shell: Shell, queue: AnyQueue, token: str) -> Answer:
 async def heartbeat(
     shell: Shell, queue: AnyQueue, token: str, *, progress: Any, usage: Any, acknowledge: int | None
 ) -> Answer:
-    """Say that the work continues. Prints continue, yield (release it soon), cancel or lost.
+    """Keep the lease on claimed work. Prints continue, yield (release it soon), cancel or lost.
 
     The last two end with code 4. The lines after it are instructions for you, each with its number.
     """
@@ -208,7 +208,7 @@ async def progress(shell: Shell, queue: AnyQueue, token: str, *, value: Any) -> 
 async def message(
     shell: Shell, queue: AnyQueue, token: str, *, kind: MessageKind, text: str, data: dict[str, Any] | None
 ) -> Answer:
-    """Tell what the agent is doing."""
+    """Add a message about what the agent is doing."""
     changing.show_outcome(shell, await queue.claims.message(token, kind, text, data))
     return None
 

@@ -18,7 +18,7 @@ class Control(Namespace, name="control", group="Queue"):
 
     @operation("POST /api/queue/pause", "operate", status=204)
     async def pause(self, type: Name | None = None, *, reason: Text | None = None) -> None:
-        """Hand out no more work, of one type or at all; what runs continues."""
+        """Stop handing out work, of one type or of all types; running tasks continue."""
 
     @operation("POST /api/queue/resume", "operate", envelope="resumed")
     async def resume(self, type: Name | None = None) -> bool:

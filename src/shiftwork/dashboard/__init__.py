@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 PATHS = (
     *("/", "/tasks", "/tasks/{id}", "/dags", "/dags/{id}", "/approvals", "/dead-letters", "/agents"),
-    *("/accounts", "/costs", "/protection", "/workspaces"),
-    *("/triggers", "/alerts"),
+    *("/accounts", "/costs", "/batches", "/batches/{id}", "/protection"),
+    *("/triggers", "/alerts", "/workspaces"),
 )
 """Addresses that open the dashboard. The page itself finds out which part is meant."""
 

@@ -177,7 +177,7 @@ async def _pick(
     allocator = await open_allocator(tx, engine, request.workspace, agent)
     if allocator.day_is_spent:
         return before._replace(closed=(_day_is_spent(tx.now),)), False, ()
-    picker = (OldestFirst if request.fifo else Picker)(tx, engine, request, agent, claim_filter, gates, allocator)
+    picker = (OldestFirst if request.fifo else Picker)(tx, engine, request, use, claim_filter, gates, allocator)
     chosen = await allocator.lock(tx, await picker.pick(lanes, most))
     admitted = await admit(work, gates, lanes, chosen)
     handed = await assign(work, request, agent, allocator, admitted, claim_filter, use=use)

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from shiftwork.batches.policy import AGENTS as BATCH_AGENTS
 from shiftwork.store.store import Row, Store, Tx
 
 TARGETED = 1 << 30
@@ -58,9 +59,10 @@ class ClaimFilter(NamedTuple):
     models: frozenset[str]
 
     def fits(self, type_: str, capabilities: Collection[str], target: str | None) -> bool:
+        """An agent that stands for a provider's batches takes only what is in the batch lane."""
         return (
             (self.types is None or type_ in self.types)
-            and (target is None or target == self.agent_id)
+            and (target == self.agent_id or (target is None and self.agent_id not in BATCH_AGENTS))
             and self.capabilities.issuperset(capabilities)
         )
 

@@ -94,7 +94,7 @@ def emit_for_claim(
     fence: int | None = None,
     data: dict[str, Any] | None = None,
 ) -> None:
-    """One event of the task that a claim holds, told by its agent."""
+    """One event of the task that a claim holds, by its agent."""
     actor = work.caller.actor if work.caller.actor != "system" else f"agent:{row['agent_id']}"
     work.add_event(
         NewEvent(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from shiftwork.accounts.choice import AccountUse
 from shiftwork.budgets.allocator import BudgetAllocator
 from shiftwork.engine.engine import Engine
 from shiftwork.engine.lanes import ClaimFilter, Lane
@@ -50,7 +51,7 @@ class Picker:
         tx: Tx,
         engine: Engine,
         request: ClaimRequest,
-        agent: Row,
+        use: AccountUse,
         claim_filter: ClaimFilter,
         gates: Gates,
         allocator: BudgetAllocator,
@@ -58,11 +59,11 @@ class Picker:
         self._tx = tx
         self._engine = engine
         self._request = request
-        self._agent = agent
+        self._agent = use.agent
         self._wants = claim_filter
         self._gates = gates
         self._purse = allocator
-        self._preferences = Preferences(tx, engine, agent, gates, request.runtime_id)
+        self._preferences = Preferences(tx, engine, use, gates, request.runtime_id)
         self._round_robin: RoundRobin | None = None
         self._lanes: dict[int, Lane] = {}
         self._chosen: list[Row] = []

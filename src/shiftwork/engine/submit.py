@@ -319,7 +319,7 @@ def _refuse_cycle(items: list[Item], edges: dict[str, list[Dependency]]) -> None
 
 
 async def inherit_open_fate(work: UnitOfWork, row: TaskRow) -> None:
-    """The same for a task that waits again and was not told while it did not: what it waits for may have ended."""
+    """The same for a task that waits again: what it waits for may have ended while it did not."""
     if row.status != State.PENDING:
         return
     edges = await work.tx.all("edges_of", items=[(row.root_id,)])

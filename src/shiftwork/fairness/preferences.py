@@ -1,25 +1,28 @@
 """Preferences: for a few seconds a task waits for an agent that suits it better, while such an agent asks for work.
 
 A retry prefers another agent than the one that failed, or its own runtime; an output prefers a judge that did not make
-it; a task prefers agents that have its models. None of them is a requirement: when the patience is over, any able agent
-takes the task.
+it; a task prefers agents that have its models, and one that is not urgent an agent whose account has much more left.
+None of them is a requirement: when the patience is over, any able agent takes the task.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from shiftwork.engine import model_choice as models
-from shiftwork.engine import retry
+from shiftwork.engine import rank, retry
 from shiftwork.engine.lanes import ClaimFilter, requested_by
 from shiftwork.engine.unit_of_work import own_settings
 from shiftwork.fairness import patience
+from shiftwork.model.keys import Key
 from shiftwork.validation import judges
 
 if TYPE_CHECKING:
+    from shiftwork.accounts.choice import AccountUse
     from shiftwork.engine.engine import Engine
     from shiftwork.engine.lanes import Lane
     from shiftwork.limits.gates import Gates
@@ -60,20 +63,25 @@ class Wait(NamedTuple):
 class Preferences:
     """Which tasks wait for another agent than this one."""
 
-    def __init__(self, tx: Tx, engine: Engine, agent: Row, gates: Gates, runtime_id: str | None) -> None:
+    def __init__(self, tx: Tx, engine: Engine, use: AccountUse, gates: Gates, runtime_id: str | None) -> None:
         self._tx = tx
         self._engine = engine
-        self._agent = agent
+        self._use = use
+        self._agent = use.agent
         self._gates = gates
         self._runtime_id = runtime_id
         self._others: list[tuple[Row, ClaimFilter]] | None = None
         self._groups: dict[str, str | None] = {}
+        self._kept: defaultdict[str, set[str]] = defaultdict(set)
+        """By agent, the tasks that are kept for it since its account has more left."""
         self.soonest: float | None = None
         """When the first of the tasks that wait is for any agent."""
 
     def concern(self, row: Row, lane: Lane) -> bool:
         """Whether a preference may keep this task from this agent; most tasks have none."""
-        return row["last_agent_id"] is not None or lane.key.mixed or not self._gates.suits(lane)
+        if row["last_agent_id"] is not None or lane.key.mixed or not self._gates.suits(lane):
+            return True
+        return self._use.fleet is not None and rank.level(row["priority"]) != "high"
 
     @staticmethod
     def reads_body(row: Row, lane: Lane) -> bool:
@@ -110,7 +118,7 @@ class Preferences:
                 return f"{last} failed at it", others
         elif last is not None and preference == "same_runtime" and await self._runtime_waits(row, settings):
             return f"runtime {row['last_runtime_id']} has its session", [row["last_runtime_id"]]
-        return await self._better_models(row, needs)
+        return await self._better_models(row, needs) or await self._more_left(row, needs, settings)
 
     async def _better_models(self, row: Row, needs: Needs) -> tuple[str, Sequence[str]] | None:
         if not needs.models:
@@ -125,6 +133,36 @@ class Preferences:
 
         others = await self._asking(row, needs, has_better)
         return (f"{self._agent['id']} has none of the models it prefers", others) if others else None
+
+    async def _more_left(self, row: Row, needs: Needs, settings: Settings) -> tuple[str, Sequence[str]] | None:
+        """Urgent work takes any account; other work leaves an account that is nearly used up to it."""
+        if self._use.name is None or rank.level(row["priority"]) == "high":
+            return None
+        workspace, now = self._agent["workspace"], self._tx.now
+        own = self._gates.choose(row["type"], needs.models, needs.fallback) if needs.models else None
+
+        def may_work(view: Row, claim_filter: ClaimFilter) -> bool:
+            if not needs.models:
+                return not self._gates.rests(Key(view["provider"], view["account"], None, row["type"]))
+            theirs = self._gates.choose_for(view, claim_filter, row["type"], needs.models, needs.fallback)
+            return theirs is not None and (own is None or theirs.standing <= own.standing)
+
+        def has_more(other: Row, claim_filter: ClaimFilter) -> bool:
+            better = self._use.clearly_better(other, workspace, now, spare_only=settings.use_before_reset)
+            rooms = [use.room(now) for use in better if may_work(use.agent, claim_filter)]
+            return bool(rooms) and self._is_free_for(row, other, max(rooms))
+
+        others = await self._asking(row, needs, has_more)
+        if not others:
+            return None
+        self._kept[others[0]].add(row["id"])
+        return f"their accounts have more left than {self._use.name.key().text}", others
+
+    def _is_free_for(self, row: Row, other: Row, room: float) -> bool:
+        """Whether the other agent can take it besides what is already kept for it: what it cannot must not wait."""
+        kept = self._kept[other["id"]]
+        free = room if other["free_slots"] is None else min(room, other["free_slots"])
+        return row["id"] in kept or len(kept) < free
 
     async def _asking(self, row: Row, needs: Needs, suits: Suits) -> list[str]:
         """Other agents that are free, ask for such work and suit it better."""

@@ -118,7 +118,8 @@ class Gates:
         if not preferences:
             return None
         others = retry.fallback(fallback, row["attempts"])
-        if constraints.get("model_order") == "cheapest":
+        order = constraints.get("model_order") or self._resolver.settings(row["type"]).model_order
+        if order == "cheapest":
             by_price = sorted({*preferences, *others}, key=lambda name: (usual_cost(name), name))
             preferences, others = tuple(by_price), ()
         choice = self.choose(row["type"], preferences, others)

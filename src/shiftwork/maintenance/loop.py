@@ -151,8 +151,8 @@ async def run_once(
 ) -> dict[str, dict[str, int]]:
     """Run every job that is due now (or all of them), each to the end of its work; what each did.
 
-    What takes long is only begun where it may continue `beside`. With `complaints` a job that fails keeps no other from
-    its turn, unless it is the store that is away.
+    What takes long is only begun where it may continue in the `background`. With a `throttle` a job that fails keeps no
+    other from its turn, unless it is the store that is away.
     """
     return await _run(MaintenanceRound(engine, background, throttle), await poll(engine), JOBS, force=force)
 

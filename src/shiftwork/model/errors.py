@@ -155,7 +155,7 @@ class NotYourClaim(Forbidden):
 
 
 class HookRefused(Forbidden):
-    """Forged, too old, or for a hook that is not there: the sender is not told which."""
+    """Forged, too old, or for a hook that is not there: the answer does not say which."""
 
     code = "hook_refused"
     hint = "Sign it with the hook's secret and send it promptly; the event trigger.refused has the reason."

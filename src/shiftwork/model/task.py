@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from shiftwork.model.bounds import MAX_NAME, MAX_PAGE, MAX_TEXT
 from shiftwork.model.times import DatedTime, Delay, Time
-from shiftwork.settings.model import AgeingRate
+from shiftwork.settings.model import AgeingRate, ModelOrder
 
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -45,8 +45,8 @@ class Constraints(Fields):
     required_capabilities: list[Name] = []
     model_preferences: list[Name] = []
     fallback_models: list[Name] = []
-    model_order: Literal["listed", "cheapest"] = "listed"
-    """Which of its models a claim uses: the first listed, or the cheapest by public prices."""
+    model_order: ModelOrder | None = None
+    """Which of its models a claim uses: the first listed, or the cheapest by public prices; else the setting says."""
 
 
 class Spec(Fields):

@@ -292,9 +292,11 @@ async def _kept(tx: Tx, engine: Engine, case: _Case, willing: Sequence[Row], clo
     """That it is kept from some agents for others, and until when."""
     if case.row.hold:
         return []
+    known = await choice.load(tx, case.row.workspace)
     for agent in [agent for agent in willing if not takers.is_full(agent)][:MAX_ASKED]:
-        view = gates.Gates(closed, case.resolver, agent, filter_of(agent), tx.now)
-        preferences = Preferences(tx, engine, agent, view, None)
+        use = known.in_order(agent, case.row.workspace, tx.now)[0]
+        view = gates.Gates(closed, case.resolver, use.agent, filter_of(agent), tx.now)
+        preferences = Preferences(tx, engine, use, view, None)
         if not preferences.concern(case.raw, case.lane):
             continue
         if (wait := await preferences.wait(case.raw, case.lane, case.body)) is not None:
@@ -304,7 +306,7 @@ async def _kept(tx: Tx, engine: Engine, case: _Case, willing: Sequence[Row], clo
 
 
 MAX_AHEAD = 10_000
-"""Anyone who stands further behind is not told how far."""
+"""Positions further behind are not counted."""
 
 
 async def _position(tx: Tx, row: TaskRow) -> int:

@@ -105,6 +105,8 @@ MEANING: dict[str, str] = {
     "cooldown.others": "For which share of the wait the agents that share the limit are held back, too; 0 is none.",
     "use_before_reset": "Hand out this work only on accounts that are behind the even pace of their windows: it "
     "uses what would lapse at their reset.",
+    "model_order": "Which of its models a task gets, unless its own `constraints.model_order` says: the first that it "
+    "lists, or the cheapest of them.",
     "budget.daily_usd": "The maximum cost of all work claimed on one day (UTC), in dollars; null means no limit.",
     "budget.default_estimate_usd": "What is set aside under a budget for a task that names no price, in dollars.",
     "max_queue_size": "How many tasks may wait in all; null means no limit.",

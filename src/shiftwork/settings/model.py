@@ -18,6 +18,7 @@ Seconds = Annotated[float, Meta(ge=0)]
 MONTH_SEC = 30 * 86_400.0
 Count = Annotated[int, Meta(ge=0)]
 Level = Literal["high", "medium", "low"]
+ModelOrder = Literal["listed", "cheapest"]
 
 AgeingRate = Annotated[float, Meta(ge=0, le=10)]
 """Points of priority a minute. Above ten, ranks since 1970 would reach into those of urgent work."""
@@ -369,6 +370,7 @@ class Settings(Part, frozen=True):
     rate_limit: RateLimit = RateLimit()
     cooldown: Cooldown = Cooldown()
     use_before_reset: bool = False
+    model_order: ModelOrder = "listed"
     budget: Budget = Budget()
 
     max_queue_size: Count | None = None
@@ -430,6 +432,7 @@ REACH: dict[str, Literal["workspace", "type"]] = {
     "circuit_breaker": "type",
     "cooldown": "type",
     "use_before_reset": "type",
+    "model_order": "type",
 }
 """The lowest level that may set a key; a task may set what is not named here. These protect the workspace
 from its submitters, or mean nothing for less than a type."""

@@ -223,7 +223,7 @@ def _values(statement: Statement, sources: Sequence[int | None], columns: Sequen
 
 
 def _as_text(values: Sequence[Any], kind: str) -> str:
-    """An array whose values need no quotes, as PostgreSQL reads it. No one may smuggle a second value into one."""
+    """An array of values without quotes, as PostgreSQL reads it. Lengths are checked: a comma would split a value."""
     given = [value for value in values if value is not None] if None in values else values
     if kind == "uuid" and sum(map(len, given)) != UUID_CHARS * len(given):
         raise InputError("an id of the batch is not one")

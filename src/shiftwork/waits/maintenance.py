@@ -1,5 +1,5 @@
 """Maintenance jobs for waiting tasks: times that have come, waits and approvals that no one met in time, signals
-half told.
+that were delivered to some of their waiters.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import msgspec
 from shiftwork.settings.model import Guard
 
 ORDER_ONLY = frozenset({"priority", "priority_boost_per_minute", "deadline", "run_at", "expires_at", "tags"})
-"""Fields of a body that say when the work is done, not what; tags are told apart, since they may change alone."""
+"""Fields of a body that say when the work is done, not what; tags are compared apart, since they may change alone."""
 
 
 class GuardFacts(NamedTuple):

@@ -232,7 +232,7 @@ class Context(Durable, Content):
         return await self._queue.get(self.id)
 
     async def progress(self, value: Any) -> None:
-        """Say how far the work is. While the store is away this is not told, and the work continues."""
+        """Say how far the work is. While the store is away the report is dropped, and the work continues."""
         try:
             await self._queue.claims.progress(self.token, value)
         except (StoreError, OperationTimeout) as error:

@@ -572,7 +572,7 @@ class Runner:
         # Nothing is being reported any more. What is in the outbox stays ours, until the next start hands it in.
         left = [work for work in self._work.values() if not self._delivery.keeps(work.claim)]
         for work in left:
-            what = "its handler does not end" if work.executing else "its end was not told"
+            what = "its handler does not end" if work.executing else "its result was not delivered"
             log.warning("%s is released: %s", work, what)
         with suppress(ShiftworkError):
             if left:

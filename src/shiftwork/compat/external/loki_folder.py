@@ -1,4 +1,4 @@
-"""A `.loki` folder, whose scripts claim the same tasks as our agents: its lock, its files, and a claim beside them.
+"""A `.loki` folder, whose scripts claim the same tasks as our agents: its lock, its files, and a claim next to them.
 
 Scripts see nothing but `pending.json`. So a claim of ours does there what the scripts do: it takes the lock, looks who
 has claimed what, and writes its own claims into the file before it lets go.
@@ -81,7 +81,7 @@ class Folder:
             os.close(lock)
 
     async def _wait_for(self, lock: int) -> None:
-        """Stand in line, in a thread of its own: anyone who only looks now and then is never served beside scripts."""
+        """Stand in line, in a thread of its own: a caller that only looks now and then never gets the lock."""
         with suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from shiftwork.accounts.choice import AccountUse
 from shiftwork.budgets.allocator import BudgetAllocator, open_allocator
 from shiftwork.engine import finish
 from shiftwork.engine.claim import assign, eligible, find_claimer, lock_claimer
@@ -89,7 +90,8 @@ async def _best(tx: Tx, engine: Engine, bridge: Bridge, most: int) -> Sequence[R
         return ()
     found = await eligible(tx, engine, request, claimer, claim_filter)
     lanes = [lane for lane in found.lanes if lane.key.serial is None]
-    return await Picker(tx, engine, request, claimer.agent, claim_filter, found.gates, allocator).pick(lanes, most)
+    use = AccountUse(claimer.agent)
+    return await Picker(tx, engine, request, use, claim_filter, found.gates, allocator).pick(lanes, most)
 
 
 async def _emit(work: UnitOfWork, rows: Iterable[Row], verb: str, bridge: Bridge) -> None:

@@ -50,9 +50,9 @@ async function call(method, path, body, query) {
   }
   if (answer.status === 204) return null;
   const text = await answer.text();
-  const told = text ? JSON.parse(text) : {};
-  if (!answer.ok) throw new Refused(answer.status, told);
-  return told;
+  const answered = text ? JSON.parse(text) : {};
+  if (!answer.ok) throw new Refused(answer.status, answered);
+  return answered;
 }
 
 export const get = (path, query) => call("GET", path, undefined, query);

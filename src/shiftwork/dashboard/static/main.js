@@ -11,6 +11,8 @@ import accounts from "./pages/accounts.js";
 import agents from "./pages/agents.js";
 import alerts from "./pages/alerts.js";
 import approvals from "./pages/approvals.js";
+import batch from "./pages/batch.js";
+import batches from "./pages/batches.js";
 import costs from "./pages/costs.js";
 import dag from "./pages/dag.js";
 import dags from "./pages/dags.js";
@@ -33,6 +35,8 @@ const ROUTES = [
   [/^\/agents$/, agents],
   [/^\/accounts$/, accounts],
   [/^\/costs$/, costs],
+  [/^\/batches$/, batches],
+  [/^\/batches\/(?<id>[^/]+)$/, batch],
   [/^\/protection$/, protection],
   [/^\/triggers$/, triggers],
   [/^\/alerts$/, alerts],
@@ -47,6 +51,7 @@ const SECTIONS = [
   ["/agents", "Agents", "a"],
   ["/accounts", "Accounts", "q"],
   ["/costs", "Costs", "c"],
+  ["/batches", "Batches", "h"],
   ["/protection", "Protection", "b"],
   ["/triggers", "Triggers", "r"],
   ["/alerts", "Alerts", "w"],

@@ -72,13 +72,13 @@ export function meter(part, whole, title, tone = "") {
 // One bar, parted; the parts are named below it.
 export function parted(title, parts) {
   const shown = parts.filter((part) => part.value > 0);
-  const told = shown.map((part) => `${part.name} ${part.value}`).join(", ") || "nothing";
+  const summary = shown.map((part) => `${part.name} ${part.value}`).join(", ") || "nothing";
   return h(
     "div",
     { class: "parted" },
     h(
       "div",
-      { class: "bar", role: "img", "aria-label": `${title}: ${told}` },
+      { class: "bar", role: "img", "aria-label": `${title}: ${summary}` },
       shown.map((part) => h("span", { class: `part ${part.tone}`, style: { "flex-grow": part.value }, title: `${part.name}: ${part.value}` })),
     ),
     h("ul", { class: "legend" }, parts.map((part) => h("li", {}, h("i", { class: `dot ${part.tone}` }), part.name, " ", h("b", {}, part.value)))),

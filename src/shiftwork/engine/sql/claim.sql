@@ -107,7 +107,7 @@ select h.id, h.lane, h.rank, h.ordered_at from {lanes} cross join lateral (
 
 -- part: looked_at
 -- What says whether a task fits an agent, but for its body.
-t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.created_at, t.updated_at, t.attempts, t.last_agent_id, t.last_runtime_id,
+t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.priority, t.created_at, t.updated_at, t.attempts, t.last_agent_id, t.last_runtime_id,
 t.own_settings, t.estimated_cost, t.budget_id, t.target_agent_id
 
 -- name: scan_lanes
@@ -215,8 +215,10 @@ where workspace = :workspace and id = :id
 
 -- name: asking_agents
 -- Other agents that could take a task now: active, with a free slot, and they have asked for work (or registered) lately.
-select a.* from agents a where a.workspace = :workspace and a.id <> :id and a.status = 'active'
-  and coalesce(a.asked_at, a.registered_at) >= :since
-  and (a.max_concurrent_tasks is null or a.max_concurrent_tasks >
-       (select count(*) from tasks t where t.agent_id = a.id and t.workspace = a.workspace and t.status <> 'validating'))
-order by a.id limit 200
+select f.* from (
+  select a.*, case when a.max_concurrent_tasks is not null then a.max_concurrent_tasks - (select count(*) from tasks t
+    where t.agent_id = a.id and t.workspace = a.workspace and t.status <> 'validating') end as free_slots
+  from agents a where a.workspace = :workspace and a.id <> :id and a.status = 'active'
+    and coalesce(a.asked_at, a.registered_at) >= :since
+) f where f.free_slots is null or f.free_slots > 0
+order by f.id limit 200

@@ -35,8 +35,8 @@ function list(agents, costs, ctx) {
 }
 
 function actions(agent, ctx) {
-  const set = (status, told) => async () => {
-    if (await attempt(told, () => change(`/api/agents/${encodeURIComponent(agent.id)}`, { status }))) await ctx.reload();
+  const set = (status, message) => async () => {
+    if (await attempt(message, () => change(`/api/agents/${encodeURIComponent(agent.id)}`, { status }))) await ctx.reload();
   };
   const budget = async () => {
     const filled = await ask(`What ${agent.id} may still spend`, { fields: [{ name: "left", label: "US dollars (empty: no limit)", type: "number", min: 0, value: agent.budget_remaining_usd ?? "" }], yes: "Set" });

@@ -19,11 +19,11 @@ export default {
   view({ alerts }, ctx) {
     const filters = query();
     const seen = async (list) => {
-      const told = list.length === 1 ? "Seen." : `${list.length} alerts seen.`;
+      const message = list.length === 1 ? "Seen." : `${list.length} alerts seen.`;
       const all = async () => {
         for (const alert of list) await post(`/api/alerts/${alert.seq}/acknowledge`);
       };
-      if (await attempt(told, all)) await ctx.reload();
+      if (await attempt(message, all)) await ctx.reload();
     };
     const open = alerts.filter((alert) => alert.acknowledged_at === null);
     const columns = [

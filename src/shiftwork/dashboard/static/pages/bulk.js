@@ -94,8 +94,14 @@ async function these(action, picked, ctx) {
       refused = error;
     }
   }
-  chosenOf(ctx.local).clear();
+  await afresh(ctx);
   toast([`${done} ${ACTIONS[action].done}`, refused ? `, ${fit.length - done} skipped: ${refused.message}` : "."], refused ? "bad" : "good");
+}
+
+// With nothing selected, and the tasks as they are now: who then selects again selects what is shown.
+async function afresh(ctx) {
+  chosenOf(ctx.local).clear();
+  Object.assign(ctx.local, { all: false, progress: null });
   await ctx.reload();
 }
 
@@ -108,6 +114,7 @@ function one(action, task, filled) {
 
 // All that match: counted first, then page by page.
 async function everything(action, where, ctx) {
+  let outcome;
   try {
     if (where.status) {
       const fit = where.status.split(",").filter((state) => ACTIONS[action].states.includes(state));
@@ -124,14 +131,12 @@ async function everything(action, where, ctx) {
     if (filled.reason) body.reason = filled.reason;
     if (filled.priority) body.priority = Number(filled.priority);
     const { changed, skipped } = await pages(body, total, ctx);
-    toast(`${changed.toLocaleString("en")} ${ACTIONS[action].done}${skipped ? `, ${skipped.toLocaleString("en")} skipped` : ""}.`);
+    outcome = [`${changed.toLocaleString("en")} ${ACTIONS[action].done}${skipped ? `, ${skipped.toLocaleString("en")} skipped` : ""}.`];
   } catch (error) {
-    toast([h("b", {}, error.message), error.hint ? ` ${error.hint}` : ""], "bad");
+    outcome = [[h("b", {}, error.message), error.hint ? ` ${error.hint}` : ""], "bad"];
   }
-  ctx.local.all = false;
-  chosenOf(ctx.local).clear();
-  ctx.local.progress = null;
-  await ctx.reload();
+  await afresh(ctx);
+  toast(...outcome);
 }
 
 async function pages(body, total, ctx) {

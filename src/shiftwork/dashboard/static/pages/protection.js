@@ -30,8 +30,8 @@ export default {
   },
 };
 
-async function act(ctx, told, action) {
-  if (await attempt(told, action)) await ctx.reload();
+async function act(ctx, message, action) {
+  if (await attempt(message, action)) await ctx.reload();
 }
 
 function pauses({ status, pressure }, ctx) {

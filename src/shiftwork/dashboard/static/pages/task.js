@@ -133,13 +133,13 @@ function timeline({ task, history }) {
   const share = (at) => `${((100 * (at - begin)) / whole).toFixed(2)}%`;
   const rows = attempts.map((each, place) => {
     const until = each.ended_at ?? now();
-    const told = `${each.agent_id}: ${each.outcome} after ${span(until - each.claimed_at)}`;
+    const summary = `${each.agent_id}: ${each.outcome} after ${span(until - each.claimed_at)}`;
     return h(
       "li",
       { "data-key": `attempt-${each.fence}` },
       h("span", { class: "who" }, h("b", {}, place + 1), ` ${each.agent_id}`),
-      h("span", { class: "lane" }, h("span", { class: `stay is-${tone(each.outcome)}`, style: { left: share(each.claimed_at), width: `max(3px, ${((100 * (until - each.claimed_at)) / whole).toFixed(2)}%)` }, title: told })),
-      h("span", { class: "told" }, label(each.outcome), each.reason ? ` · ${each.reason}` : "", h("small", {}, ` ${span(until - each.claimed_at)}${each.cost_usd ? ` · ${money(each.cost_usd)}` : ""}`)),
+      h("span", { class: "lane" }, h("span", { class: `stay is-${tone(each.outcome)}`, style: { left: share(each.claimed_at), width: `max(3px, ${((100 * (until - each.claimed_at)) / whole).toFixed(2)}%)` }, title: summary })),
+      h("span", { class: "outcome" }, label(each.outcome), each.reason ? ` · ${each.reason}` : "", h("small", {}, ` ${span(until - each.claimed_at)}${each.cost_usd ? ` · ${money(each.cost_usd)}` : ""}`)),
       each.error ? h("p", { class: "error" }, each.error) : null,
     );
   });
@@ -230,7 +230,7 @@ function input({ task }) {
   return panel("Input", {}, json(task.payload), task.spec && h("details", {}, h("summary", {}, "Specification"), json(task.spec)));
 }
 
-// -- beside it ----------------------------------------------------------------------------------------------------
+// -- next to it ----------------------------------------------------------------------------------------------------
 
 function about({ task }) {
   return panel(

@@ -11,8 +11,8 @@ export default {
   load: async () => (await tryGet("/api/triggers", { limit: 200 })) ?? { triggers: [] },
 
   view({ triggers }, ctx) {
-    const act = async (told, action) => {
-      if (await attempt(told, action)) await ctx.reload();
+    const act = async (message, action) => {
+      if (await attempt(message, action)) await ctx.reload();
     };
     const path = (each) => `/api/triggers/${encodeURIComponent(each.name)}`;
     const columns = [
@@ -40,6 +40,6 @@ export default {
 };
 
 function source({ kind, ...terms }) {
-  const told = [terms.at, terms.zone, terms.signature, terms.pattern, terms.title, ...(terms.events ?? terms.ends ?? [])];
-  return [badge(kind), " ", h("code", {}, told.filter(Boolean).join(" "))];
+  const details = [terms.at, terms.zone, terms.signature, terms.pattern, terms.title, ...(terms.events ?? terms.ends ?? [])];
+  return [badge(kind), " ", h("code", {}, details.filter(Boolean).join(" "))];
 }
