@@ -85,9 +85,9 @@ async def test_maintenance_of_the_new_database_leaves_the_copy_alone(map_url: st
     clock = MovedClock()
     async with Queue.open(map_url, workspace="moving", clock=clock) as queue:
         made = await fill(queue)
+        (claim,) = await queue.claim("silent", start=True)
         await queue.submit(type="build", deadline=clock() + 60)
         await queue.submit(type="build", expires_in=60)
-        (claim,) = await queue.claim("silent", start=True)
         await killed_at(map_url, "copied")
         assert await count(map_url, "b", "tasks") == len(made) - 1  # all but the claimed one and those with a moment
         _, new = queue.databases()
