@@ -18,7 +18,7 @@ PATIENCE_SEC = 2.0
 """How long a database may take to answer."""
 
 
-class Look(NamedTuple):
+class DatabaseReport(NamedTuple):
     """A database, and its workspaces; none where it does not answer."""
 
     database: DatabaseInfo
@@ -40,7 +40,7 @@ async def look(
     is_default: bool = True,
     is_owned: Callable[[str], bool] = lambda _: True,
     known: Sequence[str] = (),
-) -> Look:
+) -> DatabaseReport:
     """The state of a database. `known` are the workspaces that it had when it last answered."""
     began = time.perf_counter()
     try:
@@ -48,7 +48,7 @@ async def look(
             found, late = await engine.store.read(_read)
     except (StoreError, TimeoutError) as error:
         why = error.what if isinstance(error, StoreError) else f"no answer within {PATIENCE_SEC:g} s"
-        return Look(DatabaseInfo(name, "down", is_default, len(known), error=without_secrets(why)), ())
+        return DatabaseReport(DatabaseInfo(name, "down", is_default, len(known), error=without_secrets(why)), ())
     took = time.perf_counter() - began
     owned = [each for each in found if is_owned(each.name)]
     refusal = engine.store.refusal
@@ -62,7 +62,7 @@ async def look(
         maintenance_late_sec=round(late, 1),
         error=None if refusal is None else without_secrets(refusal.what),
     )
-    return Look(info, owned)
+    return DatabaseReport(info, owned)
 
 
 async def _read(tx: Tx) -> tuple[list[WorkspaceInfo], float]:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from shiftwork.databases.api import Workspaces
-from shiftwork.databases.health import Look
+from shiftwork.databases.health import DatabaseReport
 from shiftwork.databases.model import WorkspaceInfo
 from shiftwork.databases.routes import Routes
 from shiftwork.engine.engine import Caller
@@ -59,7 +59,7 @@ class RoutedCall(Call):
             await asyncio.sleep(LOOK_AGAIN_SEC)
             await self.routes.refresh()
 
-    async def looks(self) -> list[Look]:
+    async def looks(self) -> list[DatabaseReport]:
         """Every database, asked at once: one that is away holds up no other."""
         return await asyncio.gather(*(self.routes.look(name) for name in self.routes.databases))
 

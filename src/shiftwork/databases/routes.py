@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 
 from shiftwork.databases import health
-from shiftwork.databases.health import Look
+from shiftwork.databases.health import DatabaseReport
 from shiftwork.databases.map_file import DatabaseMap
 from shiftwork.model.errors import (
     InputError,
@@ -91,7 +91,7 @@ class Routes:
         known = self._unmoved.keys() | self._owners.keys()
         return sorted(workspace for workspace in known if self.owner(workspace) == database)
 
-    async def look(self, name: str) -> Look:
+    async def look(self, name: str) -> DatabaseReport:
         """The state of a database, with the workspaces that it owns."""
         return await health.look(
             self.databases[name].engine,
