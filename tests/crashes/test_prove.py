@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -22,9 +23,11 @@ import shiftwork
 from bench.endurance import replicated
 from shiftwork import Queue
 from shiftwork.prove import svg
-from shiftwork.prove.faults import FAULTS
+from shiftwork.prove.faults import FAULTS, excludes
+from shiftwork.prove.fleet import Member
 from shiftwork.prove.ledger import Act, Occurrence, Records, TaskRow, Thought, accepted_acts, count
-from shiftwork.prove.soak import judge
+from shiftwork.prove.process import Controls
+from shiftwork.prove.soak import SoakLedger, SoakPlan, Verdict, judge
 
 RECORDS = Records(
     acknowledged={"key-1": "a", "key-2": "b"},
@@ -37,6 +40,7 @@ RECORDS = Records(
     ],
     accepted_twice=0,
     attempts=5,
+    tasks_cost=50_000,
     attempts_cost=50_000,
     budgets_misbooked=0,
     acts=[Act("act", "c/act", 1), Act("act", "d/act", 2)],
@@ -63,7 +67,7 @@ def with_task(place: int, **change: Any) -> list[TaskRow]:
     ("change", "wrong"),
     [
         ({"acknowledged": {**RECORDS.acknowledged, "key-3": "gone"}}, "lost"),
-        ({"tasks": RECORDS.tasks[:3], "attempts_cost": 40_000}, "lost"),
+        ({"tasks": RECORDS.tasks[:3]}, "lost"),
         ({"tasks": with_task(0, status="running")}, "stuck"),
         ({"tasks": with_task(0, status="dead_lettered")}, "failed"),
         ({"acknowledged": {"key-1": "a"}}, "created_twice"),
@@ -75,6 +79,7 @@ def with_task(place: int, **change: Any) -> list[TaskRow]:
         ({"thoughts": [*RECORDS.thoughts, Thought("c", 2, "begun")]}, "steps_repeated"),
         ({"tasks": with_task(0, cost=0)}, "not_booked"),
         ({"attempts_cost": 40_000}, "misbooked_usd"),
+        ({"tasks_cost": 40_000}, "misbooked_usd"),
         ({"budgets_misbooked": 10_000}, "misbooked_usd"),
     ],
 )
@@ -93,6 +98,20 @@ def test_recovery_times_of_a_fault_are_in_its_row() -> None:
     times = [Occurrence("kill", at, 0.1, 1, recovered) for at, recovered in ((1.0, 2.0), (5.0, 4.0), (9.0, None))]
     (row,) = ledger(occurrences=times).faults
     assert (row.times, row.recovery_median_sec, row.recovery_max_sec, row.not_recovered) == (3, 3.0, 4.0, 1)
+
+
+def test_faults_before_the_recovery_from_another_are_counted_as_overlapping() -> None:
+    times = [Occurrence("kill", at, 0.1, affected, 4.0) for at, affected in ((1.0, 1), (2.0, 1), (4.5, 0), (7.0, 1))]
+    assert ledger(occurrences=times).overlapping == 1
+    assert ledger(occurrences=[*times, Occurrence("cut", 4.0, 0.1, 1, 1.0)]).overlapping == 2
+    assert ledger().overlapping == 0
+
+
+def test_same_fault_and_moves_of_one_server_do_not_overlap() -> None:
+    assert excludes("kill", "kill")
+    assert excludes("restart", "failover")
+    assert excludes("failover", "restart")
+    assert not excludes("kill", "freeze")
 
 
 def test_late_begin_of_a_kept_step_is_not_a_violation() -> None:
@@ -128,6 +147,7 @@ async def test_faults_lose_and_repeat_nothing_and_leave_nothing_behind(store_url
     found = json.loads(done.stdout)
     assert found["completed"] == found["submitted"] > 0
     assert {row["fault"]: row["affected"] > 0 for row in found["faults"]} == dict.fromkeys(faults.split(","), True)
+    assert found["overlapping"] > 0
     assert "tasks completed per second" in (tmp_path / "p.svg").read_text()
     async with Queue.open(store_url) as queue:
         assert [task.id for task in (await queue.tasks.list()).tasks] == [mine.id]
@@ -193,7 +213,7 @@ def test_broken_build_is_detected_by_prove(sqlite_url: str, package: Path, wrong
     """Tasks are lost, effects done twice, fences ignored, costs dropped, kept steps repeated."""
     for name, right, mutated in BROKEN[wrong]:
         change(package, name, right, mutated)
-    done = run(sqlite_url, "prove", *SHORT, "--tasks", "400", "--faults", "freeze", path=package.parent)
+    done = run(sqlite_url, "prove", *SHORT, "--tasks", "800", "--faults", "freeze", path=package.parent)
     assert done.returncode == 1, done.stderr.decode()
     assert json.loads(done.stdout)[wrong] > 0
     assert wrong in done.stderr.decode()
@@ -237,6 +257,17 @@ def test_interrupted_run_ends_its_processes_and_removes_its_store(tmp_path: Path
     assert [line for line in command_lines() if "shiftwork.prove.process" in line and str(tmp_path) in line] == []
 
 
+@pytest.mark.timeout(60)
+async def test_process_that_two_faults_end_is_started_once(tmp_path: Path) -> None:
+    world = str(tmp_path / "world")
+    member = Member("one", ["work", "one", world], f"sqlite:///{tmp_path}/work.db", tmp_path, Controls(tmp_path / "c"))
+    await asyncio.gather(member.replace(), member.replace(), member.start_if_ended())
+    try:
+        assert len([line for line in command_lines() if world in line]) == 1
+    finally:
+        await member.kill()
+
+
 def command_lines() -> Iterator[str]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -257,6 +288,23 @@ def test_series_that_grows_after_the_warm_up_is_not_flat() -> None:
     assert judge(name, warms_up, 33).flat
     assert not judge(name, leaks, 33).flat
     assert judge(name, leaks, 33).growth == pytest.approx(66, abs=1)
+    assert judge(name, leaks, 33).per_hour == pytest.approx(3600, abs=1)
+
+
+def test_soak_is_judged_when_as_much_history_goes_as_comes() -> None:
+    hour = SoakPlan(minutes=60, rate=300, workers=2, keep_sec=600, sample_sec=5)
+    assert hour.warm_up_sec(sqlite=True) == hour.warm_up_sec(sqlite=False) == 1800
+    assert hour._replace(keep_sec=900).warm_up_sec(sqlite=True) == 1860
+    assert hour._replace(keep_sec=900).warm_up_sec(sqlite=False) == 1980
+
+
+def test_growth_in_a_run_that_is_too_short_is_no_verdict() -> None:
+    grows = Verdict(series="size of the store, MiB", mean=50, growth=40, allowed=10, per_hour=2400)
+    soaked = SoakLedger(submitted=1, lost=0, stuck=0, took_sec=100, tasks_per_sec=1, warm_up_sec=50, verdicts=[grows])
+    assert (soaked.too_short, soaked.violations) == (False, ["size of the store, MiB"])
+    short = msgspec.structs.replace(soaked, warm_up_sec=80)
+    assert (short.too_short, short.violations) == (True, [])
+    assert msgspec.structs.replace(short, lost=1).violations == ["lost"]
 
 
 SOAK = ("soak", "--minutes", "0.25", "--rate", "40", "--keep", "3", "--sample", "0.5")
@@ -267,6 +315,7 @@ def test_soak_loses_nothing_and_retention_removes_what_is_old(store_url: str) ->
     done = run(store_url, *SOAK)
     found = json.loads(done.stdout)
     assert (found["lost"], found["stuck"]) == (0, 0), done.stderr.decode()
+    assert ("too short to judge" in done.stderr.decode()) == store_url.startswith("postgres")
     tables = next(each for each in found["verdicts"] if each["series"] == "tasks in the tables")
     assert tables["mean"] < found["submitted"] / 2
 

@@ -186,3 +186,56 @@ async def test_every_maintenance_job_runs_after_the_clock_went_back(went_back: Q
     assert {name for name, at in ran.items() if at is not None and at < clock() - 650} == {
         "clock"
     }  # it ran once, after the step
+
+
+AHEAD_SEC = 3_600.0
+
+
+async def _claimed_first(queue: Queue, clock: MovedClock) -> str | None:
+    """What is handed out first, after the clock went back and a newer task was submitted."""
+    clock.advance(-AHEAD_SEC)
+    await run_once(queue.engine)
+    clock.advance(1)
+    await queue.submit(type="code", id="newer")
+    clock.advance(60)
+    await run_once(queue.engine)
+    (claim,) = await queue.claim("coder")
+    return claim.task().external_id
+
+
+@pytest.mark.parametrize("ordering", ["effective", "fifo"])
+async def test_task_submitted_while_the_clock_was_ahead_keeps_its_place(
+    queue: Queue, clock: MovedClock, ordering: str
+) -> None:
+    await queue.settings.change({"ordering": ordering})
+    await run_once(queue.engine, force=True)
+    clock.advance(AHEAD_SEC)
+    await run_once(queue.engine, force=True)
+    await queue.submit(type="code", id="older")
+    assert await _claimed_first(queue, clock) == "older"
+    assert (await queue.get("older")).created_at <= clock()
+
+
+async def test_task_released_while_the_clock_was_ahead_keeps_its_place(queue: Queue, clock: MovedClock) -> None:
+    retry = {"keep_position": False, "initial_delay_sec": 5, "jitter": False}
+    await queue.settings.change({"ordering": "fifo"})
+    await queue.submit(type="code", id="older", retry=retry)
+    (held,) = await queue.claim("coder", start=True)
+    clock.advance(AHEAD_SEC)
+    await queue.fail(held.token, "crash")
+    await pass_time(queue, clock, 10)
+    assert (await queue.get("older")).status == "ready"
+    assert await _claimed_first(queue, clock) == "older"
+
+
+async def test_task_of_a_later_time_keeps_that_time_after_the_clock_went_back(queue: Queue, clock: MovedClock) -> None:
+    run_at = clock() + 2 * AHEAD_SEC
+    await run_once(queue.engine, force=True)
+    clock.advance(AHEAD_SEC)
+    await run_once(queue.engine, force=True)
+    await queue.submit(type="code", id="later", run_at=run_at)
+    clock.advance(-AHEAD_SEC)
+    await pass_time(queue, clock, 2 * AHEAD_SEC - 60)
+    assert await queue.claim("coder") == []
+    await pass_time(queue, clock, 61)
+    assert [claim.task().external_id for claim in await queue.claim("coder")] == ["later"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -199,26 +199,9 @@ def _words(error: Mapping[str, Any]) -> str:
     return f"{kind}: {found.get('message')}" if kind else str(found.get("message") or dict(found) or "no reason given")
 
 
-class _Access(NamedTuple):
-    key: str
-    base: str
-    default: str
-
-
-_ACCESS: dict[Provider, _Access] = {
-    "anthropic": _Access("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
-    "openai": _Access("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1"),
-}
-
-
-def is_configured(environment: Mapping[str, str], provider: Provider) -> bool:
-    """Whether this process has the provider's key."""
-    return bool(environment.get(_ACCESS[provider].key))
-
-
 def adapter(environment: Mapping[str, str], provider: Provider, *, allow_private: bool) -> Adapter:
     """The provider's API, with the key and the base URL that its own clients take from the environment."""
-    access = _ACCESS[provider]
+    access = policy.ACCESS[provider]
     key, base = environment[access.key], environment.get(access.base) or access.default
     if provider == "anthropic":
         headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}

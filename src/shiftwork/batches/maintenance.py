@@ -66,17 +66,19 @@ async def _leave(tx: Tx, engine: Engine, lane: int, before: float) -> int:
 async def run(engine: Engine) -> Counts:
     """All that this process can do for the providers whose keys it has."""
     counts: Counter[str] = Counter()
+    providers = policy.configured(os.environ)
+    if not providers:
+        return {}  # without loading aiohttp, which takes 10 MiB
     try:
         from shiftwork.batches import adapters  # noqa: PLC0415  # it needs aiohttp, which a bare install has not
     except ImportError:
         return {}
-    for provider in policy.PROVIDERS:
-        if adapters.is_configured(os.environ, provider):
-            api = adapters.adapter(os.environ, provider, allow_private=engine.private_sinks)
-            try:
-                counts += await _of_provider(engine, provider, api)
-            finally:
-                await api.close()
+    for provider in providers:
+        api = adapters.adapter(os.environ, provider, allow_private=engine.private_sinks)
+        try:
+            counts += await _of_provider(engine, provider, api)
+        finally:
+            await api.close()
     return dict(counts)
 
 

@@ -33,7 +33,26 @@ LATE_SEC = 3600.0
 KEEP_SEC = 30 * 86_400.0
 """How long an ended batch can be looked at."""
 
+
+class Access(NamedTuple):
+    """The variables with a provider's key and address, and its usual address."""
+
+    key: str
+    base: str
+    default: str
+
+
+ACCESS: dict[Provider, Access] = {
+    "anthropic": Access("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
+    "openai": Access("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1"),
+}
+
 _EXAMPLE = 'Write {"provider": "anthropic", "request": {"model": ..., "max_tokens": ..., "messages": [...]}}.'
+
+
+def configured(environment: Mapping[str, str]) -> list[Provider]:
+    """The providers whose key this process has."""
+    return [provider for provider in PROVIDERS if environment.get(ACCESS[provider].key)]
 
 
 class Request(NamedTuple):

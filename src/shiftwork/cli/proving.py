@@ -7,6 +7,7 @@ import secrets
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
     from shiftwork.prove.soak import SoakLedger
 
 T = TypeVar("T")
+LOG_EVERY_SEC = 10.0
 
 WORDS = {
     "submitted": "tasks submitted, with subtasks",
     "completed": "completed",
     "attempts": "attempts",
     "late_writes": "late writes tried",
+    "overlapping": "faults during the recovery from another",
     "took_sec": "seconds",
     "tasks_per_sec": "tasks per second",
     "lost": "lost",
@@ -57,6 +60,7 @@ PICTURE = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.option("--faults", metavar="NAMES", help="Names with commas between them [default: all that apply].")
 @click.option("--list-faults", is_flag=True, help="Show the faults, and which of them apply here.")
 @click.option("--every", type=values.NumberRange(0), default=1.0, show_default=True, help="Seconds between faults.")
+@click.option("--at-once", type=click.IntRange(1), default=2, show_default=True, help="Faults that may overlap.")
 @click.option("--restart-command", metavar="COMMAND", help="Run this in a shell to restart PostgreSQL.")
 @click.option("--failover-command", metavar="COMMAND", help="Run this in a shell, once, so that a standby takes over.")
 @click.option("--picture", type=PICTURE, help="Draw throughput over time with the faults into this SVG file.")
@@ -69,6 +73,7 @@ def prove(  # an option each
     faults: str | None,
     list_faults: bool,
     every: float,
+    at_once: int,
     restart_command: str | None,
     failover_command: str | None,
     picture: Path | None,
@@ -96,9 +101,9 @@ def prove(  # an option each
         return None
     chosen = here if faults is None else _chosen(faults, here)
     seed = secrets.randbits(32) if seed is None else seed
-    plan = Plan(minutes, tasks, workers, every, chosen, seed, restart, fail_over)
+    plan = Plan(minutes, tasks, workers, every, at_once, chosen, seed, restart, fail_over)
     logs = Path(tempfile.gettempdir()) / f"shiftwork-prove-{seed}"
-    outcome = interruptible(run(shell.store, plan, progress, logs))
+    outcome = interruptible(run(shell.store, plan, Progress(), logs))
     progress_ends()
     if picture is not None:
         _draw(outcome, picture)
@@ -182,15 +187,16 @@ def soak(
     """Let a fleet work at a steady rate on this store, and see that nothing grows.
 
     Memory and descriptors of the processes, the size of the store and the latency are sampled. After half of the
-    time each must be flat: exit code 1 if one grows, or if a task was lost. The fleet works in a schema or file of its
-    own, which is removed afterwards.
+    time, or when as much history is removed as is added if that is later, each must be flat: exit code 1 if one grows,
+    or if a task was lost, and 7 if less than a quarter of the time was left to judge by. The fleet works in a schema or
+    file of its own, which is removed afterwards.
     """
     from shiftwork.prove import soak as soaking  # noqa: PLC0415  # no queue for `--help`
 
     shell = current()
     shell.refuse_server()
     plan = soaking.SoakPlan(minutes, rate, workers, keep or 10 * minutes, sample)
-    outcome = interruptible(soaking.soak(shell.store, plan, progress))
+    outcome = interruptible(soaking.soak(shell.store, plan, Progress()))
     progress_ends()
     if picture is not None:
         picture.write_text(soaking.picture(outcome), encoding="utf-8")
@@ -199,6 +205,10 @@ def soak(
     if ledger.violations:
         click.echo(f"Not as it should be: {', '.join(ledger.violations)}.", err=True)
         return ExitCode.FAILED
+    if ledger.too_short:
+        level = f"It takes {ledger.warm_up_sec:g} s until as much history is removed as is added"
+        click.echo(f"{level}: this run is too short to judge. Raise --minutes or lower --keep.", err=True)
+        return ExitCode.NO_PROOF
     return None
 
 
@@ -207,10 +217,10 @@ def _print_soak(ledger: SoakLedger) -> None:
     printing.table(["what", "how many"], list(facts.items()))
     click.echo()
     rows = [
-        (each.series, each.mean, each.growth, each.allowed, "flat" if each.flat else "grows")
+        (each.series, each.mean, each.growth, each.allowed, each.per_hour, "flat" if each.flat else "grows")
         for each in ledger.verdicts
     ]
-    printing.table(["after the warm-up", "mean", "growth", "allowed", ""], rows)
+    printing.table(["after the warm-up", "mean", "growth", "allowed", "per hour", ""], rows)
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:
@@ -227,12 +237,18 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(run())
 
 
-def progress(line: str) -> None:
-    """How far it is: on one line of a terminal, or now and then a line of a log."""
-    if sys.stderr.isatty():
-        click.echo(f"\r\x1b[2K{line}", nl=False, err=True)
-    elif int(line.partition(" ")[0]) % 10 == 0:
-        click.echo(line, err=True)
+class Progress:
+    """How far it is: on one line of a terminal, or every ten seconds a line of a log."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, line: str) -> None:
+        if sys.stderr.isatty():
+            click.echo(f"\r\x1b[2K{line}", nl=False, err=True)
+        elif (now := time.monotonic()) >= self._next:
+            self._next = now + LOG_EVERY_SEC
+            click.echo(line, err=True)
 
 
 def progress_ends() -> None:

@@ -1,8 +1,8 @@
 """Corrects timestamps after the clock went back, so that nothing waits for the old time.
 
 A time of the future can only have been written before. Whatever counts from such a time counts from now, so that
-leases, retries and cooldowns take as long as they should. Schedules are times of the clock: a tick that has fired does
-not fire again.
+leases, retries and cooldowns take as long as they should, and no task waits behind all that come after it. Schedules
+are times of the clock: a tick that has fired does not fire again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import logging
 
 from shiftwork.engine.engine import Engine
 from shiftwork.maintenance.poll import went_back
+from shiftwork.model import ids
 from shiftwork.store.store import Tx
 
 log = logging.getLogger("shiftwork.maintenance")
 
 CORRECTED = (
+    "places_of_the_future",
     "ranks_of_the_future",
     "blocks_of_the_future",
     "agents_of_the_future",
@@ -38,6 +40,7 @@ async def correct(tx: Tx, engine: Engine) -> dict[str, int] | None:  # noqa: ARG
         return None
     claims = await tx.all("claims_of_the_future", now=tx.now)
     retries = await tx.all("retries_of_the_future", now=tx.now)
+    await tx.run("tasks_of_the_future", now=tx.now, newest=ids.first_at(tx.now))
     for name in CORRECTED:
         await tx.run(name, now=tx.now)
     counts = {"back_sec": round(back), "claims": len(claims), "retries": len(retries)}

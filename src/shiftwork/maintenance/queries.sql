@@ -196,13 +196,26 @@ update tasks set lease_check_at = :now,
   run_until = run_until - case when claimed_at > :now then claimed_at - :now when started_at > :now then started_at - :now else 0 end,
   heartbeat_at = case when heartbeat_at > :now then :now else heartbeat_at end,
   started_at = case when started_at > :now then :now else started_at end,
-  claimed_at = case when claimed_at > :now then :now else claimed_at end
+  claimed_at = case when claimed_at > :now then :now else claimed_at end,
+  ordered_at = case when ordered_at > :now then :now else ordered_at end
 where status in ('claimed', 'running', 'validating') and (claimed_at > :now or started_at > :now or heartbeat_at > :now)
 returning id
 
 -- name: retries_of_the_future
-update tasks set available_at = available_at - (updated_at - :now), updated_at = :now
+update tasks set available_at = available_at - (updated_at - :now), updated_at = :now,
+  ordered_at = case when ordered_at > :now then ordered_at - (updated_at - :now) else ordered_at end
 where status = 'retrying' and available_at > :now and updated_at > :now returning id
+
+-- name: tasks_of_the_future
+-- Newer tasks would come before them for as long as the clock was ahead. What has a time to start keeps that.
+update tasks set created_at = :now, ordered_at = case when due_at is null then :now else ordered_at end,
+  rerank_at = case when status = 'ready' then :now else rerank_at end
+where id >= :newest and created_at > :now and finished_at is null
+
+-- name: places_of_the_future
+-- The same for those that were there before, and came back into their lanes later than now.
+update tasks set ordered_at = :now, due_at = case when due_at > :now then :now else due_at end, rerank_at = :now
+where status = 'ready' and hold is null and ordered_at > :now
 
 -- name: ranks_of_the_future
 update tasks set rerank_at = :now where status = 'ready' and rerank_at > :now and updated_at > :now

@@ -46,7 +46,7 @@ class Target(Protocol):
 
 
 async def kill(target: Target) -> int:
-    await target.fleet.replace(target.chance.choice(target.fleet.members))
+    await target.chance.choice(target.fleet.members).replace()
     return 1
 
 
@@ -103,7 +103,7 @@ async def clock(target: Target) -> int:
     try:
         controls.clock_sec = step
         if not target.scratch.is_sqlite:
-            await target.fleet.replace(member)
+            await member.replace()
         async with asyncio.timeout(PATIENCE_SEC):
             while controls.seen_sec != step:  # noqa: ASYNC110  # another process
                 await asyncio.sleep(0.05)
@@ -184,6 +184,11 @@ FAULTS = {
         Fault("failover", "let a standby take over", failover, "PostgreSQL with --failover-command", once=True),
     )
 }
+
+
+def excludes(one: str, other: str) -> bool:
+    """Whether the two may not be under way at the same time: they set the same, or move the same server."""
+    return one == other or {one, other} == {"restart", "failover"}
 
 
 def applicable(*, sqlite: bool, restart: bool, fail_over: bool) -> list[str]:

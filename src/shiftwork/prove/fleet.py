@@ -31,6 +31,8 @@ class Member:
         for inherited in ("SHIFTWORK_WORKSPACE", "SHIFTWORK_TOKEN", "SHIFTWORK_TOKEN_FILE", "SHIFTWORK_ARTIFACTS"):
             self._environment.pop(inherited, None)
         self.process: asyncio.subprocess.Process | None = None
+        self._changing = asyncio.Lock()
+        """Of those that find it ended, one starts it again."""
 
     @property
     def pid(self) -> int:
@@ -47,6 +49,19 @@ class Member:
                 sys.executable, "-m", "shiftwork.prove.process", *self._arguments,
                 env=self._environment, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
+
+    async def replace(self) -> None:
+        async with self._changing:
+            await self.kill()
+            await self.start()
+
+    async def start_if_ended(self) -> bool:
+        """Whether it had ended by itself."""
+        async with self._changing:
+            if self.running:
+                return False
+            await self.start()
+            return True
 
     async def kill(self) -> None:
         if self.process is not None:
@@ -71,16 +86,10 @@ class Fleet:
         """One for each clock."""
         return list({member.controls.file: member.controls for member in self.members}.values())
 
-    async def replace(self, member: Member) -> None:
-        await member.kill()
-        await member.start()
-
     async def supervise(self) -> None:
         while True:
             for member in self.members:
-                if not member.running:
-                    self.ended_by_itself += 1
-                    await member.start()
+                self.ended_by_itself += await member.start_if_ended()
             await asyncio.sleep(0.25)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,7 +74,7 @@ class Occurrence(NamedTuple):
     affected: int
     """Processes, connections, answers or requests that it met; 0 if it did not happen."""
     recovered_sec: float | None
-    """From its beginning until all tasks that were held then had ended; None if they had not when the next one came."""
+    """From its beginning until all tasks that were held then had ended; None if they had not a minute later."""
 
 
 class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +97,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     late_writes: int
     """Writes that were tried under claims that had lost their task."""
+    overlapping: int
+    """Faults that came before the recovery from an earlier one."""
     took_sec: float
     tasks_per_sec: float
     lost: int
@@ -160,6 +163,8 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Sequence[TaskRow]
     accepted_twice: int
     attempts: int
+    tasks_cost: int
+    """Of all tasks, read at the same moment as what their attempts cost."""
     attempts_cost: int
     budgets_misbooked: int
     """By how much budgets differ from the attempts that they paid for."""
@@ -188,6 +193,7 @@ def count(records: Records, *, with_effects: frozenset[str], subtasks: int) -> L
         completed=len(completed),
         attempts=records.attempts,
         late_writes=records.late_writes,
+        overlapping=_overlapping(records.occurrences),
         took_sec=round(records.took_sec, 1),
         tasks_per_sec=round(len(completed) / records.took_sec, 1),
         lost=len(known - there) + _missing_below(completed, below, subtasks),
@@ -211,8 +217,7 @@ def _missing_below(completed: Iterable[TaskRow], below: Mapping[str, int], subta
 
 
 def _misbooked(records: Records) -> float:
-    by_task = sum(task.cost for task in records.tasks)
-    return (abs(by_task - records.attempts_cost) + records.budgets_misbooked) / 1e6
+    return (abs(records.tasks_cost - records.attempts_cost) + records.budgets_misbooked) / 1e6
 
 
 def _steps_repeated(thoughts: Iterable[Thought]) -> set[str]:
@@ -225,6 +230,12 @@ def _steps_repeated(thoughts: Iterable[Thought]) -> set[str]:
         elif thought.fence > kept.get(thought.task, thought.fence):
             again.add(thought.task)
     return again
+
+
+def _overlapping(occurrences: Iterable[Occurrence]) -> int:
+    happened = sorted((each for each in occurrences if each.affected), key=lambda each: each.at_sec)
+    ends = itertools.accumulate((each.at_sec + (each.recovered_sec or each.lasted_sec) for each in happened), max)
+    return sum(later.at_sec < end for later, end in zip(happened[1:], ends, strict=False))
 
 
 def _row(name: str, occurrences: Iterable[Occurrence]) -> FaultRow:

@@ -1,4 +1,4 @@
-"""One run: a fleet on a scratch store, faults one after the other, and the ledger at the end."""
+"""One run: a fleet on a scratch store, faults that overlap, and the ledger at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shiftwork.client import Client
 from shiftwork.model import ids
 from shiftwork.model.errors import StoreUnavailable
 from shiftwork.prove import proxy as proxies
-from shiftwork.prove.faults import FAULTS, Permitted
+from shiftwork.prove.faults import FAULTS, Permitted, excludes
 from shiftwork.prove.fleet import Fleet, fleet_on, free_port
 from shiftwork.prove.ledger import ENDED, Act, Ledger, Occurrence, Records, TaskRow, Thought, count
 from shiftwork.prove.probes import AWAY, Probes
@@ -40,24 +40,35 @@ SETTINGS = {
 """Short leases, so that much happens in little time, and no end to trying: what does not complete was lost."""
 
 PRODUCERS = 2
-BATCH = 50
+BATCH = 200
 MIN_BACKLOG = 300
 SAMPLE_SEC = 1.0
 RECOVERY_SEC = 60.0
 SETTLE_SEC = 120.0
 
+HOLDING = """
+select id from tasks where status in ('claimed', 'running', 'validating') and lease_check_at > 0
+  and status <> 'validating' and type <> 'probe'"""
+"""By the index of leases: a run may have a million tasks."""
+
 HELD = ("claimed", "running", "ready", "retrying")
 """What a task is that was held when a fault came, until it ends or waits for its subtasks."""
 
-ATTEMPTS = """
-select count(*), coalesce(sum(a.cost), 0) from attempts a join tasks t on t.id = a.task_id where t.type <> 'probe'"""
+BOOKED = """
+select (select coalesce(sum(cost), 0) from tasks where type <> 'probe'), a.count, a.cost, b.misbooked from (
+  select count(*) as count, coalesce(sum(a.cost), 0) as cost
+  from attempts a join tasks t on t.id = a.task_id where t.type <> 'probe'
+) a cross join (
+  select coalesce(sum(abs(b.spent - coalesce(used.cost, 0))), 0) as misbooked from budgets b left join (
+    select c.budget_id, sum(case when c.granted > a.cost then c.granted else a.cost end) as cost
+    from charges c join attempts a on a.task_id = c.task_id and a.fence = c.fence group by c.budget_id
+  ) used on used.budget_id = b.id
+) b"""
+"""What tasks cost, how many attempts there were and what they cost, and by how much budgets differ from them.
 
-MISBOOKED = """
-select coalesce(sum(abs(b.spent - coalesce(used.cost, 0))), 0) from budgets b left join (
-  select c.budget_id, sum(case when c.granted > a.cost then c.granted else a.cost end) as cost
-  from charges c join attempts a on a.task_id = c.task_id and a.fence = c.fence group by c.budget_id
-) used on used.budget_id = b.id"""
-"""By how much budgets differ from their attempts. The grant of one that was lost counts as spent until it reports."""
+The grant of an attempt that was lost counts as spent until it reports, which it may do at any time: one statement reads
+all of it at one moment.
+"""
 
 Tell = Callable[[str], None]
 
@@ -70,7 +81,9 @@ class Plan(NamedTuple):
     """Submitted at most, without subtasks."""
     workers: int
     every_sec: float
-    """Between the end of one fault's recovery and the next fault."""
+    """Before each fault, while there is room for it."""
+    at_once: int
+    """Faults that may be under way at the same time, each until its recovery."""
     faults: Sequence[str]
     seed: int
     restart: Permitted | None = None
@@ -160,6 +173,9 @@ class Trial:
         self._occurrences: list[Occurrence] = []
         self._began = time.monotonic()
         self._producing = True
+        self._unanswered = 0
+        """Batches that were sent, maybe several times, and not acknowledged yet."""
+        self._under_way: dict[str, asyncio.Task[None]] = {}
         self._now = ""
         self._again: int | None = None
         """A task that was refused while the disk was full."""
@@ -202,16 +218,35 @@ class Trial:
     async def _inject_all(self) -> None:
         """In a random order, round after round, until the time is over and each was tried, or no work is left."""
         end = self._began + 60 * self._plan.minutes
+        try:
+            await self._rounds(end)
+            await asyncio.gather(*self._under_way.values())
+        finally:
+            for injected in self._under_way.values():
+                injected.cancel()
+            await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+        await self._until(lambda: time.monotonic() >= end or self._exhausted, 60 * self._plan.minutes)
+
+    async def _rounds(self, end: float) -> None:
         rounds = 0
         left = list(self._plan.faults)
         while left and (time.monotonic() < end or not rounds):
             for name in self.chance.sample(left, len(left)):
+                await self._room_for(name)
                 if (rounds and time.monotonic() >= end) or not await self._pause():
                     return
-                await self._inject(name)
+                self._under_way[name] = asyncio.create_task(self._inject(name))
             left = [name for name in left if not FAULTS[name].once]
             rounds += 1
-        await self._until(lambda: time.monotonic() >= end or self._exhausted, 60 * self._plan.minutes)
+
+    async def _room_for(self, name: str) -> None:
+        """Wait for the recovery from earlier faults: from some if they are many, and from those that exclude it."""
+        while True:
+            for other in [each for each, injected in self._under_way.items() if injected.done()]:
+                self._under_way.pop(other).result()  # raises what ended it
+            if len(self._under_way) < self._plan.at_once and not any(excludes(each, name) for each in self._under_way):
+                return
+            await asyncio.wait(self._under_way.values(), return_when=asyncio.FIRST_COMPLETED)
 
     async def _pause(self) -> bool:
         """Whether there is still work to disturb after the pause between two faults."""
@@ -227,10 +262,8 @@ class Trial:
     async def _inject(self, name: str) -> None:
         began = time.monotonic()
         held = await self._held()
-        self._now = name
         affected = await FAULTS[name].inject(self)
         lasted = time.monotonic() - began
-        self._now = f"recovering from {name}"
         recovered = None
         while time.monotonic() - began < lasted + RECOVERY_SEC:
             with suppress(StoreUnavailable):
@@ -238,12 +271,10 @@ class Trial:
                     recovered = time.monotonic() - began
                     break
             await asyncio.sleep(0.1)
-        self._now = ""
         self._occurrences.append(Occurrence(name, began - self._began, lasted, affected, recovered))
 
     async def _held(self) -> list[str]:
-        rows = await self._retried("select id from tasks where status in ('claimed', 'running') and type <> 'probe'")
-        return [str(row[0]) for row in rows]
+        return [str(row[0]) for row in await self._retried(HOLDING)]
 
     async def _all_ended(self, held: Sequence[str]) -> bool:
         """A parent that waits for its subtasks has let go of its place; it is held again when they are done."""
@@ -267,8 +298,10 @@ class Trial:
             numbers = self._next(BATCH)
             if not numbers:
                 return
+            self._unanswered += 1
             while not await self._sent(numbers):  # noqa: ASYNC110  # another process
                 await asyncio.sleep(0.2)
+            self._unanswered -= 1
 
     async def _sent(self, numbers: Sequence[int]) -> bool:
         try:
@@ -278,11 +311,12 @@ class Trial:
         return True
 
     def _is_full(self) -> bool:
-        """More than the fleet does in three seconds is waiting."""
+        """More than the fleet does in three seconds is waiting, if it went on like this since the last sample."""
         recent = self._samples[-4:]
         passed = recent[-1].at_sec - recent[0].at_sec
         rate = (recent[-1].completed - recent[0].completed) / passed if passed else 0.0
-        return self._expected - self._samples[-1].completed > max(MIN_BACKLOG, 3 * rate)
+        ahead = 3 + self._at - recent[-1].at_sec
+        return self._expected - recent[-1].completed > max(MIN_BACKLOG, ahead * rate)
 
     def _next(self, most: int) -> list[int]:
         numbers = [next(self._numbers) for _ in range(most)]
@@ -316,7 +350,8 @@ class Trial:
             self._samples.append(Sample(self._at, completed))
             faults = sum(each.affected > 0 for each in self._occurrences)
             line = f"{self._at:.0f} s: {completed:,} of {self._expected:,} completed, {faults} faults"
-            self._report(f"{line}, {self._now}" if self._now else line)
+            now = self._now or ", ".join(name for name, injected in self._under_way.items() if not injected.done())
+            self._report(f"{line}, {now}" if now else line)
             took = time.monotonic() - began
             await asyncio.sleep(max(SAMPLE_SEC - took, 10 * took))
 
@@ -337,7 +372,7 @@ class Trial:
                 with suppress(*AWAY):
                     await self.submit_one()
             with suppress(StoreUnavailable):
-                if self._again is None and not await self.scratch.rows(open_):
+                if self._again is None and not self._unanswered and not await self.scratch.rows(open_):
                     return
             if self._samples[-1].completed > self._samples[-min(len(self._samples), 10)].completed:
                 end = max(end, time.monotonic() + SETTLE_SEC / 4)
@@ -347,8 +382,7 @@ class Trial:
         rows = await self._retried("select id, type, status, cost, parent_id from tasks where type <> 'probe'")
         tasks = [TaskRow(str(row[0]), row[1], row[2], row[3], row[4] and str(row[4])) for row in rows]
         twice = "select task_id from single_events where verb = 'completed' group by task_id having count(*) > 1"
-        (attempts, cost), *_ = await self._retried(ATTEMPTS)
-        (misbooked,), *_ = await self._retried(MISBOOKED)
+        (tasks_cost, attempts, attempts_cost, misbooked), *_ = await self._retried(BOOKED)
         world = self.scratch.folder / "world"
         return Records(
             acknowledged=self._acknowledged,
@@ -356,7 +390,8 @@ class Trial:
             tasks=tasks,
             accepted_twice=len(await self._retried(twice)),
             attempts=attempts,
-            attempts_cost=int(cost),
+            tasks_cost=int(tasks_cost),
+            attempts_cost=int(attempts_cost),
             budgets_misbooked=int(misbooked),
             acts=[Act.read(line) for line in _lines(world)],
             thoughts=[Thought.read(line) for line in _lines(thoughts_of(world))],

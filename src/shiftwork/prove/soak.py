@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import time
 from contextlib import suppress
@@ -23,6 +24,12 @@ from shiftwork.queue import Queue
 
 STEP_SEC = 0.1
 LATENCY_SEC = 0.25
+VACUUM_SEC = 120.0
+"""PostgreSQL looks every minute what to vacuum; the space of removed rows is used again after the second look."""
+
+LOAD = "load of the machine"
+"""Drawn, and not judged: other programs may cause it."""
+
 CREATED = """
 select (select count(*) from tasks) + (select count(*) from archive) + (select count(*) from tombstones)
   + (select coalesce(sum(tasks), 0) from pruned)"""
@@ -38,6 +45,15 @@ class SoakPlan(NamedTuple):
     workers: int
     keep_sec: float
     sample_sec: float
+
+    @property
+    def retention_sec(self) -> float:
+        return min(60.0, self.keep_sec / 3)
+
+    def warm_up_sec(self, *, sqlite: bool) -> float:
+        """Half of the time, or until as much is removed as comes: from the tables, and then from the archive."""
+        level = 2 * self.keep_sec + self.retention_sec + (0.0 if sqlite else VACUUM_SEC)
+        return max(30 * self.minutes, level)
 
 
 class Bound(NamedTuple):
@@ -65,6 +81,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     growth: float
     """Over the time after the warm-up, by its slope."""
     allowed: float
+    per_hour: float
+    """The same slope, so that runs of different length can be compared."""
 
     @property
     def flat(self) -> bool:
@@ -80,12 +98,21 @@ class SoakLedger(msgspec.Struct, frozen=True, kw_only=True):
     stuck: int
     took_sec: float
     tasks_per_sec: float
+    warm_up_sec: float
+    """From when on the series are judged."""
     verdicts: list[Verdict]
 
     @property
+    def too_short(self) -> bool:
+        """Less than a quarter of the time was left to judge by."""
+        return self.warm_up_sec > 0.75 * self.took_sec
+
+    @property
     def violations(self) -> list[str]:
+        """What went wrong; of a run that is too short, not what grew."""
         wrong = [name for name in ("lost", "stuck") if getattr(self, name)]
-        return wrong + [verdict.series for verdict in self.verdicts if not verdict.flat]
+        grown = [] if self.too_short else [verdict.series for verdict in self.verdicts if not verdict.flat]
+        return wrong + grown
 
 
 class SoakOutcome(NamedTuple):
@@ -96,8 +123,9 @@ class SoakOutcome(NamedTuple):
 
 
 def judge(name: str, points: list[tuple[float, float]], warm_up_sec: float) -> Verdict:
-    """The slope of a series by least squares, over the time after the warm-up."""
-    after = [point for point in points if point[0] >= warm_up_sec]
+    """The slope of a series by least squares over the time after the warm-up, or over its last quarter at least."""
+    since = min(warm_up_sec, 0.75 * points[-1][0])
+    after = [point for point in points if point[0] >= since]
     values = [value for _, value in after]
     mean = statistics.fmean(values)
     slope = statistics.linear_regression([at for at, _ in after], values).slope
@@ -108,6 +136,7 @@ def judge(name: str, points: list[tuple[float, float]], warm_up_sec: float) -> V
         mean=round(mean, 1),
         growth=round(growth, 1),
         allowed=round(max(bound.share * mean, bound.floor), 1),
+        per_hour=round(3600 * slope, 1),
     )
 
 
@@ -117,7 +146,7 @@ async def soak(url: str, plan: SoakPlan, report: Tell) -> SoakOutcome:
         "archive_after_sec": plan.keep_sec,
         "keep_archived_sec": plan.keep_sec,
         "keep_events_sec": plan.keep_sec,
-        "maintenance.retention_sec": min(60.0, plan.keep_sec / 3),
+        "maintenance.retention_sec": plan.retention_sec,
     }
     async with scratch_at(url) as scratch:
         port = free_port()
@@ -163,14 +192,15 @@ class Soak:
                 raise error
         stuck = await self._settled()
         lost = self._submitted - await self._scratch.value(CREATED)
-        warm_up = loaded / 2
+        warm_up = self._plan.warm_up_sec(sqlite=self._scratch.is_sqlite)
         ledger = SoakLedger(
             submitted=self._submitted,
             lost=max(0, lost),
             stuck=stuck,
             took_sec=round(loaded, 1),
             tasks_per_sec=round(self._submitted / loaded, 1),
-            verdicts=[judge(name, points, warm_up) for name, points in self._series.items()],
+            warm_up_sec=round(warm_up, 1),
+            verdicts=[judge(name, points, warm_up) for name, points in self._series.items() if name in BOUNDS],
         )
         return SoakOutcome(ledger, self._series)
 
@@ -210,6 +240,7 @@ class Soak:
             with suppress(StoreUnavailable):
                 await self._sample_store()
             self._sample_processes()
+            self._add(LOAD, os.getloadavg()[0])
             if self._latencies:
                 self._add("submit to result, ms", statistics.median(self._latencies))
                 self._latencies.clear()

@@ -18,16 +18,16 @@ from shiftwork.worker import Context, Fail, Happened, Worker
 
 PLAIN, STEPS, PARENT, PROBE, SOAK = "plain", "steps", "parent", "probe", "soak"
 SUBTASKS = 2
-CONCURRENCY = 16
-SLIPS = 0.05
-"""The share of attempts that fail by themselves, as calls of a model do."""
+CONCURRENCY = 32
+SLIPS = 0.2
+"""The share of attempts with steps that fail by themselves, as calls of a model do."""
 
 TREE_BUDGET_USD = 5.0
 
 
 def type_of(number: int) -> str:
-    """One in twenty is a parent, one in four has steps and effects."""
-    return PARENT if number % 20 == 0 else STEPS if number % 4 == 0 else PLAIN
+    """One in a hundred is a parent, one in twenty has steps and effects: these cost as much as many plain tasks."""
+    return PARENT if number % 100 == 0 else STEPS if number % 20 == 0 else PLAIN
 
 
 def task(number: int, key: str) -> dict[str, Any]:
