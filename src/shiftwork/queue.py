@@ -133,8 +133,11 @@ class Queue(AnyQueue):
     async def find_token(self, secret: str) -> TokenInfo | None:
         """The live token with this secret, of any workspace; the database that owns the workspace has it."""
         away: StoreError | None = None
-        for each in self.databases():
+        names = [None] if self.routes is None else list(self.routes.databases)
+        for name, each in zip(names, self.databases(), strict=True):
             try:
+                if self.routes is not None and name is not None:
+                    self.routes.require_database(name)
                 found = await find_token(each.engine, secret)
             except StoreError as error:  # the token may be in another one
                 away = error

@@ -162,6 +162,8 @@ COMMANDS = [
     ("accounts remove openai main", "openai main", '"removed": false'),
     ("batches list", "none", "[]"),
     ("workspaces list", "default", '"name": "default"'),
+    ("workspaces databases", "the only one", '"state": "up"'),
+    ("status --all", "default", '"name": "default"'),
     ("limits", "no limits", "[]"),
     ("limits list", "no limits", "[]"),
     ("limits set type:docs --concurrency 2 --requests 9 --window 1m", "type:docs limited", '"window_sec": 60'),

@@ -26,6 +26,7 @@ PAGES = {
     "/protection": "Protection",
     "/triggers": "Triggers",
     "/alerts": "Alerts",
+    "/workspaces": "Workspaces",
 }
 
 

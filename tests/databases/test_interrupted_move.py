@@ -4,11 +4,15 @@ import asyncio
 import os
 import sys
 
+import asyncpg
 import pytest
 
 from shiftwork import Queue
 from shiftwork.databases import move
+from shiftwork.databases.map_file import read_map
+from shiftwork.maintenance import loop
 from shiftwork.model.errors import ConflictError
+from shiftwork.testing import MovedClock
 from tests.databases.test_move import count
 
 BEFORE_SWITCH = ("announced", "guarded", "numbers raised", "copied", "paused", "verified")
@@ -74,3 +78,33 @@ async def test_a_mover_killed_after_the_switch_leaves_it_to_any_process_to_finis
         for table in ("tasks", "events", "bodies", "attempts"):
             left = await count(map_url, "a", table)
             assert left == 0, table
+
+
+async def test_maintenance_of_the_new_database_leaves_the_copy_alone(map_url: str) -> None:
+    """Tasks that are in place before the switch are found by no job, however much time passes."""
+    clock = MovedClock()
+    async with Queue.open(map_url, workspace="moving", clock=clock) as queue:
+        made = await fill(queue)
+        (claim,) = await queue.claim("silent", start=True)
+        await queue.submit(type="build", deadline=clock() + 60)
+        await queue.submit(type="build", expires_in=60)
+        await killed_at(map_url, "copied")
+        assert await count(map_url, "b", "tasks") == len(made) - 1  # all but the claimed one and those with a moment
+        _, new = queue.databases()
+        before = await rows(map_url)
+        for _ in range(3):
+            clock.advance(40 * 86_400)
+            await loop.run_once(new.engine, force=True)
+        assert await rows(map_url) == before
+        await move.undo(queue.routes, "moving")  # type: ignore[arg-type]  # a map has routes
+        assert await count(map_url, "b", "tasks") == 0
+        assert claim.task().id in await ids(queue)
+
+
+async def rows(map_url: str) -> list[str]:
+    """The tasks of the new database, whole."""
+    connection = await asyncpg.connect(read_map(map_url).databases["b"])
+    try:
+        return [row[0] for row in await connection.fetch("select t::text from tasks t order by id")]
+    finally:
+        await connection.close()

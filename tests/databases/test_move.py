@@ -186,3 +186,16 @@ async def test_a_move_to_where_it_is_or_to_no_database_is_refused(map_url: str, 
         await queue.submit(type="build")
         with pytest.raises((ConflictError, InputError)):
             await moved(queue, "moving", target)
+
+
+async def test_events_of_the_new_database_with_the_same_numbers_stay(map_url: str) -> None:
+    async with Queue.open(read_map(map_url).databases["b"], workspace="native") as native:
+        for _ in range(5):
+            await native.submit(type="build")
+    async with Queue.open(map_url, workspace="moving") as queue:
+        for _ in range(5):
+            await queue.submit(type="build")
+        await moved(queue, "moving", "b")
+        for name in ("native", "moving"):
+            page = await queue.in_workspace(name).events(verb="submitted")
+            assert len(page.events) == 5, name

@@ -1,3 +1,3 @@
-"""Seeds that once found a mistake. They are run with every change; what each showed stands beside it."""
+"""Seeds that once found a mistake. They are run with every change; what each showed is next to it."""
 
 KEPT: dict[int, str] = {}

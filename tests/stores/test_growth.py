@@ -13,7 +13,7 @@ from shiftwork.store import postgres as store
 from shiftwork.store import statements
 from shiftwork.store.catalogue import tables
 from shiftwork.store.postgres_growth import tell_planner
-from shiftwork.store.postgres_tx import _reach
+from shiftwork.store.postgres_shortcuts import reach_of
 from tests.plans.asked import NOW, Hot, explain_prepared, prepare, read_of
 from tests.worker.steps import until
 
@@ -154,7 +154,7 @@ async def test_bulk_insert_statements_name_only_tables() -> None:
         "search_words",
         "search_marks",
     }
-    assert {name: _reach(name).writes - known for name in statements.load("postgres")} == dict.fromkeys(
+    assert {name: reach_of(name).writes - known for name in statements.load("postgres")} == dict.fromkeys(
         statements.load("postgres"), frozenset()
     )
 

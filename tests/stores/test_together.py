@@ -1,15 +1,18 @@
 """Writes of a verb go to PostgreSQL in one statement, with the same result as one by one."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
 import pytest
 
+from shiftwork import Queue
 from shiftwork.model.errors import InputError
-from shiftwork.store import statements
+from shiftwork.store import postgres_tx, statements
 from shiftwork.store.postgres_sessions import Session
-from shiftwork.store.postgres_tx import PostgresTx, _reach, _together
+from shiftwork.store.postgres_shortcuts import can_begin_with_next, reach_of, together
+from shiftwork.store.postgres_tx import PostgresTx
 from tests.services.postgres import Databases
 
 NOW = 1_000.0
@@ -52,14 +55,11 @@ async def test_writes_to_different_tables_are_one_round_trip(connection: Counted
     tx = PostgresTx(connection, NOW, "begin")
     await tx.run("add_workspace", name="a", profile="standard", now=NOW)
     await tx.insert("insert_alerts", [alert("first")])
-    await tx.run("close_gate", workspace="a", scope="*", kind="pause", reason=None, now=NOW, actor="me")
     assert connection.sent == []
     found = await tx.one("read_workspace", name="a")
     assert found is not None
     assert found["name"] == "a"
     assert len(connection.sent) == 2
-    assert await tx.one("read_gates", workspace="a") is not None
-    assert len(connection.sent) == 3
 
 
 async def test_write_sees_earlier_writes(connection: Counted) -> None:
@@ -71,26 +71,82 @@ async def test_write_sees_earlier_writes(connection: Counted) -> None:
     assert found["profile"] == "loki"
 
 
-async def test_joined_statements_run_in_order(connection: Counted) -> None:
-    await connection.execute("create temp sequence turn")
-    tables = {"add_workspace": "workspaces", "close_gate": "gates", "insert_alerts": "alerts"}
-    for table in tables.values():
-        await connection.execute(f"alter table {table} add column turn bigint default nextval('turn')")
+async def test_two_statements_that_may_wait_for_a_lock_are_not_joined(connection: Counted) -> None:
+    """The server runs the parts of a statement in an order that it does not promise."""
     tx = PostgresTx(connection, NOW, "begin")
     await tx.run("add_workspace", name="a", profile="standard", now=NOW)
-    await tx.run("close_gate", workspace="a", scope="*", kind="pause", reason=None, now=NOW, actor="me")
     await tx.insert("insert_alerts", [alert("first")])
+    await tx.run("close_gate", workspace="a", scope="*", kind="pause", reason=None, now=NOW, actor="me")
     await tx.flush()
-    round_robin = [
-        (await connection.fetchrow(f"select max(turn) as turn from {table}"))["turn"] for table in tables.values()
-    ]
-    assert round_robin == sorted(round_robin)
+    writes = [text for text in connection.sent if "insert into" in text]
+    assert ["workspaces" in text for text in writes] == [True, False]
+    assert ["alerts" in text for text in writes] == [True, False]
+    assert ["gates" in text for text in writes] == [False, True]
+
+
+OWN_ROWS = {
+    **dict.fromkeys(("start_tasks", "beat_tasks", "claim_tasks", "claim_tasks_of_many", "save_tasks"), "tasks"),
+    **dict.fromkeys(("note_claim", "note_claims", "settle_agents"), "agents"),
+    "save_dags": "dags",
+    "save_breakers": "breakers",
+}
+"""The statements that say so, and the table of their rows."""
+
+
+def test_statements_on_own_rows_are_looked_at() -> None:
+    assert {name for name, each in statements.load("postgres").items() if each.own_rows} == OWN_ROWS.keys()
+
+
+async def test_statements_on_own_rows_change_only_rows_that_are_locked(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that its transaction has locked or made has its number in `xmax` or `xmin`."""
+    real, seen = PostgresTx.run, set[str]()
+
+    async def run(self: PostgresTx, name: str, /, **parameters: Any) -> None:
+        table = OWN_ROWS.get(name)
+        if table is not None:
+            seen.add(name)
+            await self.go_on(asking=True)
+            keys = _keys(name, parameters)
+            key = {"agents": "workspace || ' ' || id", "breakers": "workspace || ' ' || type"}.get(table, "id::text")
+            text = f"""select count(*) from {table} where {key} = any($1::text[])
+              and pg_current_xact_id()::xid::text in (xmax::text, xmin::text)"""
+            assert await self._connection.fetchval(text, keys) == len(keys), name
+        await real(self, name, **parameters)
+
+    monkeypatch.setattr(PostgresTx, "run", run)
+    async with Queue.open(postgres_url) as queue:
+        await queue.agents.register(id="ada", max_concurrent_tasks=5, budget_remaining_usd=5.0)
+        first = await queue.submit(type="code", estimated_cost_usd=1)
+        await queue.submit(type="code", dependencies=[first.id], estimated_cost_usd=1)
+        for _ in range(2):
+            (held,) = await queue.claim("ada")
+            await queue.start(held.token)
+            await queue.heartbeat(held.token, usage={"cost_usd": 0.1})
+            await queue.complete(held.token, decision_report=None)
+        await queue.submit_many([{"type": "code"}] * 8)
+        claims = await asyncio.gather(*(queue.claim(f"agent-{n}", start=True) for n in range(4)))
+        for (held,) in claims[:2]:
+            await queue.fail(held.token, "crash")
+        for (held,) in claims[2:]:
+            await queue.release(held.token)
+    assert seen == OWN_ROWS.keys()
+
+
+def _keys(name: str, parameters: dict[str, Any]) -> list[str]:
+    if name == "note_claim":
+        return [f"{parameters['workspace']} {parameters['id']}"]
+    if name == "note_claims":
+        return [f"{parameters['workspace']} {item[0]}" for item in parameters["items"]]
+    two = name in {"settle_agents", "save_breakers"}
+    return [f"{item[0]} {item[1]}" if two else item[0] for item in parameters["items"]]
 
 
 def test_parameters_of_joined_statements_are_kept_apart() -> None:
     bodies, tags = (statements.load("postgres")[name] for name in ("insert_bodies", "insert_tags"))
-    assert _together(bodies.text) == bodies.text
-    both = _together(bodies.text, tags.single)
+    assert together(bodies.text) == bodies.text
+    both = together(bodies.text, tags.single)
     assert both.endswith(bodies.text)
     assert "values ($3::text, $4::text, $5::uuid)" in both
     assert tags.text.endswith("on conflict do nothing")
@@ -98,10 +154,10 @@ def test_parameters_of_joined_statements_are_kept_apart() -> None:
 
 def test_only_writing_statements_are_deferred() -> None:
     """A part that only reads or locks would not be executed at all."""
-    waiting = [name for name in statements.load("postgres") if _reach(name).can_wait]
+    waiting = [name for name in statements.load("postgres") if reach_of(name).can_wait]
     assert "save_tasks" in waiting
     for name in waiting:
-        assert _reach(name).writes, name
+        assert reach_of(name).writes, name
     for name, statement in statements.load("postgres").items():
         if statement.text.startswith(("select", "with")):
             assert name not in waiting
@@ -113,3 +169,14 @@ async def test_invalid_id_in_a_batch_is_refused(connection: Counted, id_: str) -
     tx = PostgresTx(connection, NOW, "begin")
     with pytest.raises(InputError):
         await tx.one("read_tasks", items=[(id_,)])
+
+
+async def test_driver_that_was_not_tried_begins_by_itself(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert can_begin_with_next(), "try the new version of asyncpg with tests/stores/test_beginning.py and add it"
+    monkeypatch.setattr(postgres_tx, "can_begin_with_next", lambda: False)
+    monkeypatch.setattr(Session, "begin_with_next", None)
+    async with Queue.open(postgres_url) as queue:
+        await queue.submit(type="code")
+        (held,) = await queue.claim("ada", start=True)
+        await queue.complete(held.token)
+        assert (await queue.status()).counts == {"completed": 1}

@@ -25,6 +25,7 @@ from shiftwork.model.text import without_secrets
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
     from shiftwork.control.model import MaintenanceJob
+    from shiftwork.databases.model import DatabaseInfo
     from shiftwork.observe.model import Cause
     from shiftwork.queue import Queue
     from shiftwork.store.statements import Dialect
@@ -88,7 +89,19 @@ async def examine(shell: Shell) -> list[Finding]:
         return [*found, Finding("error", "store", error.what, error.hint)]
     async with queue:
         for name, check in CHECKS.items():
-            found += await _checked(name, check(queue))
+            found += await _checked_in_each(name, check, queue)
+    return found
+
+
+async def _checked_in_each(
+    name: str, check: Callable[[Queue], Awaitable[list[Finding]]], queue: Queue
+) -> list[Finding]:
+    """A check of the workspace where it is; one of the database itself in each database of a map."""
+    if queue.routes is None or name not in OF_DATABASES:
+        return await _checked(name, check(queue))
+    found = []
+    for database, each in zip(queue.routes.databases, queue.databases(), strict=True):
+        found += [finding._replace(check=f"{name} {database}") for finding in await _checked(name, check(each))]
     return found
 
 
@@ -388,6 +401,23 @@ async def _redis(url: str) -> Finding:
     return Finding("ok", "redis", f"Redis {version} at {without_secrets(url)}")
 
 
+async def _databases(queue: AnyQueue) -> list[Finding]:
+    """Each database of a map. A queue on one has nothing to say here."""
+    return [_database(each) for each in await queue.workspaces.databases() if each.name is not None]
+
+
+def _database(found: DatabaseInfo) -> Finding:
+    name = f"database {found.name}"
+    if found.state != "up":
+        what = f"{found.error}; its {found.workspaces} workspaces are refused meanwhile"
+        return Finding("error", name, what, "Start it, or correct its address in the map.")
+    if found.maintenance_late_sec:
+        what = f"its maintenance is {found.maintenance_late_sec:.0f} s late"
+        return Finding("warning", name, what, "Start a server or a worker on the map.")
+    what = f"{found.workspaces} workspaces, {found.open_tasks} open tasks, answered in {found.answered_in_ms:.0f} ms"
+    return Finding("ok", name, what)
+
+
 async def _quotas(queue: AnyQueue) -> list[Finding]:
     """Workspaces that soon cannot submit any more."""
     found = []
@@ -408,15 +438,20 @@ CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "upgrade": _contracts,
     "indexes": _indexes,
     "content": _content,
+    "databases": _databases,
     "quotas": _quotas,
     "bridges": _bridges,
     "transactions": _transactions,
 }
 
+OF_DATABASES = {"store", "upgrade", "indexes", "transactions"}
+"""Checks that are made in each database of a map."""
+
 CHECKS_OF_SERVERS: dict[str, Callable[[AnyQueue], Awaitable[list[Finding]]]] = {
     "clock": _clock,
     "waiting": _waiting,
     "maintenance": _maintenance,
+    "databases": _databases,
     "quotas": _quotas,
 }
 """What a server tells; the rest is checked where its store is."""

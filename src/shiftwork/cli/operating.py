@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from shiftwork.cli import blocked, changing, printing
+from shiftwork.cli import blocked, changing, printing, workspaces
 from shiftwork.cli.shell import Answer, Command, Shell, current, refuse, with_queue
 from shiftwork.model.bounds import MAX_PAGE
 from shiftwork.model.states import STORED
@@ -22,9 +22,14 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
+@click.option("--all", "everywhere", is_flag=True, help="Every workspace of every database, a line each.")
 @with_queue()
-async def status(shell: Shell, queue: AnyQueue) -> Answer:
+async def status(shell: Shell, queue: AnyQueue, *, everywhere: bool) -> Answer:
     """Show the state of the queue. Tasks by state and type, agents, pace, why work waits, failures, what is paused."""
+    if everywhere:
+        found_all = await queue.workspaces.list()
+        shell.answer(found_all, lambda: workspaces.table(found_all))
+        return None
     found = await queue.status()
     waiting = await queue.control.blocked()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,7 @@ from shiftwork.model.errors import InputError
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.databases.model import WorkspaceInfo
+    from shiftwork.databases.model import DatabaseInfo, WorkspaceInfo
 
 
 @listing("workspaces")
@@ -24,16 +25,42 @@ def workspaces() -> None:
 @workspaces.command("list")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue) -> Answer:
-    """List every workspace with its database and its number of open tasks."""
+    """List every workspace with its database and its numbers of tasks."""
     found = await queue.workspaces.list()
-    columns = ["workspace", "database", "profile", "open tasks", "created"]
-    shell.answer(found, lambda: printing.table(columns, [_row(each) for each in found], "no workspaces"))
+    shell.answer(found, lambda: table(found))
     return None
+
+
+def table(found: Sequence[WorkspaceInfo]) -> None:
+    columns = ["workspace", "database", "profile", "open tasks", "ready", "running", "dead letters", "created"]
+    printing.table(columns, [_row(each) for each in found], "no workspaces")
+
+
+@workspaces.command("databases")
+@with_queue()
+async def databases_(shell: Shell, queue: AnyQueue) -> Answer:
+    """List the databases of the map. State, workspaces, open tasks, and how late maintenance is."""
+    found = await queue.workspaces.databases()
+    columns = ["database", "state", "workspaces", "open tasks", "answered", "maintenance", "error"]
+    shell.answer(found, lambda: printing.table(columns, [_database(each) for each in found]))
+    return None
+
+
+def _database(found: DatabaseInfo) -> tuple[object, ...]:
+    name = found.name or "the only one"
+    answered = None if found.answered_in_ms is None else f"{found.answered_in_ms:.0f} ms"
+    late = f"{found.maintenance_late_sec:.0f} s late" if found.maintenance_late_sec else None
+    shown = f"{name} (default)" if found.is_default and found.name else name
+    return shown, found.state, found.workspaces, found.open_tasks, answered, late, found.error
 
 
 def _row(found: WorkspaceInfo) -> tuple[object, ...]:
     where = found.database if found.moving_to is None else f"{found.database}, moving to {found.moving_to}"
-    return found.name, where, found.profile, found.open_tasks, printing.when(found.created_at)
+    if found.state == "unreachable":
+        where = f"{where}, down"
+    created = None if found.created_at is None else printing.when(found.created_at)
+    counts = found.open_tasks, found.ready, found.running, found.dead_lettered
+    return found.name, where, found.profile, *counts, created
 
 
 def _check(*, to: str | None, resume: bool, undo: bool, **_: Any) -> None:
@@ -51,8 +78,8 @@ def _check(*, to: str | None, resume: bool, undo: bool, **_: Any) -> None:
 async def move_(shell: Shell, queue: AnyQueue, *, name: str, to: str | None, undo: bool, **_: bool) -> Answer:
     """Move a workspace to another database of the map while it is in use.
 
-    Its writes wait for the last part, which grows with its tasks (17 to 28 s for 100,000). Both copies are compared by
-    checksum before the switch.
+    Rows are copied while work goes on. Its writes wait while the last changes are copied and the workspace is switched.
+    Both copies are compared by checksum before.
     """
     from shiftwork.databases import move  # noqa: PLC0415  # no store for `--help`
     from shiftwork.queue import Queue  # noqa: PLC0415  # likewise

@@ -41,6 +41,7 @@ from shiftwork.dags.model import DagPage
 from shiftwork.dags.model import DagResult
 from shiftwork.dags.model import DagStatus
 from shiftwork.dags.model import DagSummary
+from shiftwork.databases.model import DatabaseInfo
 from shiftwork.databases.model import WorkspaceInfo
 from shiftwork.dead_letters.api import GivenDecision
 from shiftwork.dead_letters.model import DeadLetter
@@ -388,6 +389,7 @@ class _Waits:
     def signal(self, name: Name, data: Any = ..., *, task: Name | None = ...) -> Signalled: ...
 
 class _Workspaces:
+    def databases(self) -> list[DatabaseInfo]: ...
     def list(self) -> list[WorkspaceInfo]: ...
 
 class SyncQueue:

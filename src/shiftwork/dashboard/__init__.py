@@ -8,7 +8,7 @@ from typing import NamedTuple
 PATHS = (
     *("/", "/tasks", "/tasks/{id}", "/dags", "/dags/{id}", "/approvals", "/dead-letters", "/agents"),
     *("/accounts", "/costs", "/batches", "/batches/{id}", "/protection"),
-    *("/triggers", "/alerts"),
+    *("/triggers", "/alerts", "/workspaces"),
 )
 """Addresses that open the dashboard. The page itself finds out which part is meant."""
 

@@ -7,12 +7,13 @@ for the workspace does it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
 import msgspec
 
-from shiftwork.databases.moved_tables import BULK, UNGUARDED, MovedTable, Side, literal, names, read_tables
+from shiftwork.databases.moved_tables import BULK, SETTLED, UNGUARDED, MovedTable, Side, literal, names, read_tables
 from shiftwork.engine.engine import Engine
 from shiftwork.engine.event_log import SPREAD, Stretch
 from shiftwork.engine.lanes import TARGETED
@@ -37,7 +38,7 @@ LANE_COLUMNS = (
 
 async def connect(store: Any, workspace: str, purpose: str) -> Side:
     """A connection of its own to the database of a store; what it does takes longer than an operation may."""
-    named = {"application_name": f"shiftwork {purpose}", "shiftwork.mover": workspace}
+    named = {"application_name": f"shiftwork {purpose}", "shiftwork.mover": workspace, "jit": "off"}
     if store.direct_dsn is None:
         raise StoreUnsuitable(
             "a workspace cannot be moved through a pooler",
@@ -53,12 +54,17 @@ async def activate(store: Store, workspace: str) -> bool:
     try:
         side = await connect(store, workspace, "arrival")
         try:
-            async with side.connection.transaction():
-                return await _activate(side, store.now())
+            return await activate_on(side, store.now())
         finally:
             await asyncio.shield(side.connection.close(timeout=CONNECT_SEC))
     except (asyncpg.PostgresError, *LOST) as error:
         raise translate(error) from error
+
+
+async def activate_on(side: Side, now: float) -> bool:
+    """The same on a connection that there is. The tables in which rows have waited are dropped later."""
+    async with side.connection.transaction():
+        return await _activate(side, now)
 
 
 async def _activate(side: Side, now: float) -> bool:
@@ -69,9 +75,8 @@ async def _activate(side: Side, now: float) -> bool:
         return False
     await do(f"update {routes} set state = 'here', changed_at = $1 {mine}", now)
     await _make_lanes(side)
-    for table in await read_tables(side.connection, side.schema):
-        if table.name not in BULK:
-            await _take_in(side, table)
+    tables = [table for table in await read_tables(side.connection, side.schema) if table.name not in BULK]
+    await do("; ".join([_taken_in(side, table) for table in await _waiting(side, tables)]))
     tail = side.place(side.stage(TAIL))
     await do(
         f"insert into {side.place('meters')} as m (workspace, name, labels, value, moved_at) "
@@ -86,8 +91,25 @@ async def _activate(side: Side, now: float) -> bool:
         now,
         data,
     )
-    await drop_stage(side)
     return True
+
+
+async def _waiting(side: Side, tables: Sequence[MovedTable]) -> list[MovedTable]:
+    """The tables for which rows wait, or may be to be replaced."""
+    looks = [
+        f"select {literal(table.name)} where exists (select 1 from {side.place(side.stage(table.name))})"
+        for table in tables
+    ]
+    found = {row[0] for row in await side.connection.fetch(" union all ".join(looks))} | UNGUARDED
+    return [table for table in tables if table.name in found]
+
+
+async def settle(side: Side, tasks: MovedTable) -> None:
+    """Put the tasks into place at which no job looks, before the database owns the workspace."""
+    async with side.connection.transaction():
+        await _make_lanes(side)
+        there = f"delete from {side.place(side.stage(tasks.name))} t where {SETTLED}"
+        await side.connection.execute(f"{_taken_in(side, tasks, SETTLED)}; {there}")
 
 
 async def _make_lanes(side: Side) -> None:
@@ -104,21 +126,20 @@ async def _make_lanes(side: Side) -> None:
         )
     await do(
         f"create temp table lane_map on commit drop as select c.id as old, l.id as new from {came} c "
-        f"join {lanes} l on l.signature = c.signature"
+        f"join {lanes} l on l.signature = c.signature; analyze lane_map"
     )
 
 
-async def _take_in(side: Side, table: MovedTable) -> None:
-    do, here, came = side.connection.execute, side.place(table.name), side.place(side.stage(table.name))
+def _taken_in(side: Side, table: MovedTable, those: str = "true") -> str:
+    """Statements that put the rows that wait into the table."""
+    here, came = side.place(table.name), side.place(side.stage(table.name))
+    values = ["m.new" if column == "lane" else f't."{column}"' for column in table.copied]
+    rows = f"{came} t left join lane_map m on m.old = t.lane" if "lane" in table.copied else f"{came} t"
+    into = f"insert into {here} ({names(table.copied)}) overriding system value"
+    text = f"{into} select {', '.join(values)} from {rows} where {those}"
     if table.name in UNGUARDED:  # a job may have written here for the workspace while it was away
-        await do(f"delete from {here} where {side.condition(table)}")
-    values = [
-        "(select new from lane_map where old = t.lane)" if column == "lane" else f't."{column}"'
-        for column in table.copied
-    ]
-    await do(
-        f"insert into {here} ({names(table.copied)}) overriding system value select {', '.join(values)} from {came} t"
-    )
+        return f"delete from {here} where {side.condition(table)}; {text}"
+    return text
 
 
 async def drop_stage(side: Side) -> None:

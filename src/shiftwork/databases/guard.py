@@ -8,14 +8,13 @@ switch. If the mover dies, the database lets the lock go, and writes continue wh
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
 
-from shiftwork.databases.moved_tables import UNGUARDED, MovedTable, Side, literal
+from shiftwork.databases.moved_tables import UNGUARDED, MovedTable, Side, literal, short_hash
 from shiftwork.model.errors import ConflictError
 
 TRIES = 100
@@ -66,16 +65,16 @@ begin
 end $$"""
 
 
-def _name(workspace: str, ending: str = "") -> str:
-    return f"moved_{hashlib.sha256(workspace.encode()).hexdigest()[:10]}{ending}"
+def name(workspace: str, ending: str = "") -> str:
+    """Of a trigger for this workspace."""
+    return f"moved_{short_hash(workspace)}{ending}"
 
 
 async def install(side: Side, tables: Sequence[MovedTable]) -> None:
     """Guard every table; when this is done, no transaction that writes unguarded is left."""
     place = side.home
     await side.connection.execute(_CHECK.replace("{place}", place))
-    for owner in sorted({table.owner for table in tables} - {"workspace", "name"}):
-        parent = "triggers" if owner == "trigger_id" else "tasks"
+    for owner, parent in sorted({(table.owner, table.parent) for table in tables if not table.has_workspace}):
         text = _OF_TASKS.replace("{place}", place).replace("{owner}", owner).replace("{parent}", parent)
         await side.connection.execute(text)
     for table in tables:
@@ -85,26 +84,23 @@ async def install(side: Side, tables: Sequence[MovedTable]) -> None:
 
 def _triggers(side: Side, table: MovedTable) -> str:
     on, moved = side.place(table.name), literal(side.workspace)
-    if table.owner not in {"workspace", "name"}:
-        call = f"execute function {side.home}.guard_moved_{table.owner}({moved})"
-        made = f"create or replace trigger {_name(side.workspace)}"
-        return f"{made} before insert or update or delete on {on} for each row {call}"
-    call = f"execute function {side.home}.guard_moved({moved})"
+    ending = "" if table.has_workspace else f"_{table.owner}"
+    call = f"execute function {side.home}.guard_moved{ending}({moved})"
     return (
-        f"create or replace trigger {_name(side.workspace)} before insert or update on {on} for each row "
-        f"when (new.{table.owner} = {moved}) {call};"
-        f"create or replace trigger {_name(side.workspace, '_delete')} before delete on {on} for each row "
-        f"when (old.{table.owner} = {moved}) {call}"
+        f"create or replace trigger {name(side.workspace)} before insert or update on {on} for each row "
+        f"when ({side.of_others(table, 'new')}) {call};"
+        f"create or replace trigger {name(side.workspace, '_delete')} before delete on {on} for each row "
+        f"when ({side.of_others(table, 'old')}) {call}"
     )
 
 
 async def remove(side: Side, tables: Sequence[MovedTable], *, keep_refusing: bool = False) -> None:
     """Remove the guard; of a workspace that has left only what is no longer needed when its rows are gone."""
     for table in tables:
-        if table.name in UNGUARDED or (keep_refusing and table.owner in {"workspace", "name"}):
+        if table.name in UNGUARDED or (keep_refusing and table.has_workspace):
             continue
         on = side.place(table.name)
-        drops = [f"drop trigger if exists {_name(side.workspace, each)} on {on}" for each in ("", "_delete")]
+        drops = [f"drop trigger if exists {name(side.workspace, each)} on {on}" for each in ("", "_delete")]
         await briefly(side.connection, "; ".join(drops))
 
 

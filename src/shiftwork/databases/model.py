@@ -8,17 +8,42 @@ import msgspec
 
 
 class WorkspaceInfo(msgspec.Struct, frozen=True):
-    """A workspace and where it is."""
+    """A workspace and where it is. What only its database knows is None while that does not answer."""
 
     name: str
-    profile: str
-    created_at: float
-    open_tasks: int
+    profile: str | None = None
+    created_at: float | None = None
+    open_tasks: int | None = None
     """Tasks that are not finished."""
+    ready: int | None = None
+    running: int | None = None
+    """Tasks that an agent holds."""
+    dead_lettered: int | None = None
     database: str | None = None
     """Its database, by its name in the map; None for a queue on one database."""
-    state: Literal["here", "leaving", "arriving"] = "here"
+    state: Literal["here", "leaving", "arriving", "unreachable"] = "here"
     moving_to: str | None = None
+
+
+class DatabaseInfo(msgspec.Struct, frozen=True):
+    """One database of a queue, and whether it is well."""
+
+    name: str | None
+    """Its name in the map; None for a queue on one database."""
+    state: Literal["up", "read_only", "down"]
+    """`read_only` if it answers and takes no writes."""
+    is_default: bool
+    """Whether new workspaces are created here."""
+    workspaces: int
+    open_tasks: int | None = None
+    ready: int | None = None
+    running: int | None = None
+    dead_lettered: int | None = None
+    answered_in_ms: float | None = None
+    maintenance_late_sec: float | None = None
+    """For how long the latest of its maintenance jobs has been late; 0 if none is."""
+    error: str | None = None
+    """Why it is not `up`."""
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -29,6 +54,8 @@ class Moved(msgspec.Struct, frozen=True):
     target: str
     generation: int
     rows: int
+    rest_rows: int
+    """Rows that were copied while writes waited."""
     checksum: str
     """Over all rows, equal in both databases before the switch."""
     copied_sec: float

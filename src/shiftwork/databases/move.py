@@ -1,8 +1,8 @@
 """Moves a workspace to another database while it is in use.
 
-Most rows are copied while work goes on. Then writes to the workspace wait, the rest is copied, both sides are compared
-by checksum, and one transaction in the old database gives it away: from then on that database refuses its writes. So
-there is one owner at any moment, and what a killed mover leaves can be resumed or undone.
+The rows are copied and compared by checksum while work goes on. Then writes to the workspace wait, what has changed
+since is copied and compared, and one transaction in the old database gives it away: from then on that database refuses
+its writes. So there is one owner at any moment, and what a killed mover leaves can be resumed or undone.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any, TypeVar
 import asyncpg
 import msgspec
 
-from shiftwork.databases import arrival, guard
+from shiftwork.databases import arrival, changes, guard
+from shiftwork.databases.copying import Copy
 from shiftwork.databases.model import Moved
-from shiftwork.databases.moved_tables import BULK, IDS, MovedTable, Side, literal, names, pipe, read_tables
+from shiftwork.databases.moved_tables import BULK, SETTLED, MovedTable, Side, copy_ids, literal, read_tables
 from shiftwork.databases.routes import Routes
 from shiftwork.engine.engine import Engine
-from shiftwork.model.errors import ConflictError, CopyDiffers, NotFound, StoreError
+from shiftwork.model.errors import ConflictError, NotFound, StoreError
 from shiftwork.observe import maintenance as observe
 from shiftwork.observe import meters
 from shiftwork.search import index
@@ -41,10 +42,6 @@ Step = Callable[[str], None]
 NUMBERED = ("events", "alerts", "signals", "reviews")
 AHEAD = 10_000_000
 """How far the numbers of the new database go ahead of the old one's: so many events may come during a move."""
-
-ROUNDS = 5
-SHORT_SEC = 1.0
-"""Rows that have changed are copied again while work goes on, until a round is this short."""
 
 CATCH_UP_SEC = 120.0
 
@@ -138,36 +135,38 @@ class _Move:
             await self._check()
             await self._announce()
             self._reached("announced")
-            await guard.install(self._b, [each for each in self._tables if each.owner in {"workspace", "name"}])
+            await guard.install(self._b, [each for each in self._tables if each.has_workspace])
             await guard.install(self._a, self._tables)
             self._reached("guarded")
             marker = await self._raise_numbers()
             self._reached("numbers raised")
-            seen = await self._copy_rounds()
+            copy = await self._copy()
             self._reached("copied")
             copied_sec, began = time.perf_counter() - began, time.perf_counter()
             async with guard.paused(self._a):
                 self._reached("paused")
-                digests = await self._copy_rest(seen, marker)
+                async with copy.last_round() as rest:
+                    await self._note_tail(marker)
                 self._reached("verified")
                 await self._switch()
                 self._reached("switched")
-                await arrival.activate(self._engines[1].store, self._workspace)
+                await arrival.activate_on(self._b, self._engines[1].store.now())
             paused_sec = time.perf_counter() - began
             self._reached("activated")
             await self._routes.refresh()
             await self._routes.finish()
             await self._remove_old()
             self._reached("old copy removed")
-        rows = sum(count for count, _ in digests.values())
-        total = hashlib.sha256(msgspec.json.encode(sorted(digests.items()))).hexdigest()
+        digests = copy.digests or {}
+        total = hashlib.sha256(msgspec.json.encode(sorted((name, str(each.total)) for name, each in digests.items())))
         return Moved(
             workspace=self._workspace,
             source=self._names[0],
             target=self._names[1],
             generation=self._generation,
-            rows=rows,
-            checksum=total,
+            rows=sum(each.rows for each in digests.values()),
+            rest_rows=rest,
+            checksum=total.hexdigest(),
             copied_sec=round(copied_sec, 3),
             paused_sec=round(paused_sec, 3),
         )
@@ -178,16 +177,14 @@ class _Move:
             await arrival.activate(self._engines[1].store, self._workspace)
             await self._routes.refresh()
             await self._routes.finish()
-            await self._b.find_ids(self._b.place("tasks"), self._b.place("dead_letters"))
-            await self._a.connection.execute(f"create temp table {IDS} (id uuid)")
-            await pipe(self._b, f"select id from {IDS}", self._a, IDS, ("id",), None)
             await self._remove_old()
 
     async def undo(self) -> None:
         async with self._connected():
-            await self._remove_copy()
+            await Copy(self._a, self._b, self._tables).remove()
             now = self._engines[0].store.now()
             await self._set_route(self._b, "left", self._names[0], now)
+            await changes.remove(self._a, self._tables)
             await guard.remove(self._a, self._tables)
             await self._set_route(self._a, "here", self._names[1], now)
         await self._routes.refresh()
@@ -255,8 +252,10 @@ class _Move:
     async def _widen_key(self, table: str) -> None:
         """Rows keep their numbers, which another workspace may have used here: the key gets the workspace, too."""
         b, place, made = self._b, self._b.place(table), f"{table}_moved_key"
-        key = next(each.key for each in await read_tables(b.connection, b.schema) if each.name == table)
-        if key != ("seq",):
+        columns = await b.connection.fetchval(
+            "select indnkeyatts from pg_index where indrelid = $1::text::regclass and indisprimary", place
+        )
+        if columns > 1:
             return
         await b.connection.execute(f"drop index if exists {b.place(made)}")
         await b.connection.execute(f"create unique index concurrently {made} on {place} (seq, workspace)")
@@ -266,116 +265,14 @@ class _Move:
             f"add constraint {table}_pkey primary key using index {made}",
         )
 
-    async def _copy_rounds(self) -> int:
-        """Copy the bulk of the rows while work goes on, then again what has changed; the last snapshot."""
-        seen = None
+    async def _copy(self) -> Copy:
+        """Copy while work goes on, and let the jobs of the old database read its log meanwhile."""
         with suppress(TimeoutError):  # what they have not read, others do when it is there
             await _catch_up(self._engines[0], await self._last_number(self._a, "events"))
-        for _ in range(ROUNDS):
-            began = time.perf_counter()
-            async with self._a.connection.transaction(isolation="repeatable_read"):
-                newest = await self._snapshot()
-                await self._a.find_ids(self._a.place("tasks"), self._a.place("dead_letters"))
-                for table in self._bulk():
-                    await self._copy_changed(table, seen)
-            seen = newest
-            if time.perf_counter() - began < SHORT_SEC:
-                break
-        await self._make_stage()
+        copy = Copy(self._a, self._b, self._tables)
+        await copy.run()
         await observe.count(self._engines[0].store)  # what its jobs have not counted is counted while writes wait
-        return seen or 0
-
-    async def _snapshot(self) -> int:
-        """The oldest transaction that this one does not see."""
-        return int(await self._a.connection.fetchval("select pg_snapshot_xmin(pg_current_snapshot())::text"))
-
-    def _bulk(self) -> list[MovedTable]:
-        return [table for table in self._tables if table.name in BULK]
-
-    async def _copy_changed(self, table: MovedTable, seen: int | None) -> None:
-        """Replace the rows that were written since a snapshot; all of them where there is none."""
-        since = "" if seen is None else f" and age(xmin) <= age('{seen % 2**32}'::xid)"
-        a, b, columns = self._a, self._b, names(table.copied)
-        query = f"select {columns} from {a.place(table.name)} where {a.condition(table)}{since}"
-        async with b.connection.transaction():
-            await b.connection.execute(f"create temp table incoming (like {b.place(table.name)}) on commit drop")
-            if await pipe(a, query, b, "incoming", table.copied, None):
-                same = " and ".join(f"t.{column} = i.{column}" for column in table.key)
-                await b.connection.execute(f"delete from {b.place(table.name)} t using incoming i where {same}")
-                await b.connection.execute(
-                    f"insert into {b.place(table.name)} ({columns}) overriding system value "
-                    f"select {columns} from incoming"
-                )
-
-    async def _copy_rest(self, seen: int, marker: int) -> dict[str, tuple[int, str]]:
-        """Copy what is left while no one writes, and compare both sides."""
-        a, b = self._a, self._b
-        async with a.connection.transaction(isolation="repeatable_read"):
-            await a.find_ids(a.place("tasks"), a.place("dead_letters"))
-            for table in self._bulk():
-                await self._copy_changed(table, seen)
-            async with b.connection.transaction():
-                await self._fill_stage()
-                await b.find_ids(b.place(b.stage("tasks")), b.place(b.stage("dead_letters")))
-                digests = await self._compare()
-                await self._note_tail(marker)
-        return digests
-
-    async def _make_stage(self) -> None:
-        """Tables in the new database for the rows that come last."""
-        b = self._b
-        await arrival.drop_stage(b)
-        for name in [*(table.name for table in self._tables if table.name not in BULK), arrival.LANES]:
-            await b.connection.execute(f"create table {b.place(b.stage(name))} (like {b.place(name)})")
-        await b.connection.execute(f"alter table {b.place(b.stage('reviews'))} drop column seq")
-        await b.connection.execute(
-            f"create table {b.place(b.stage(arrival.TAIL))} (name text, labels text, value float8)"
-        )
-
-    async def _fill_stage(self) -> None:
-        a, b = self._a, self._b
-        for table in self._tables:
-            if table.name not in BULK:
-                query = f"select {names(table.copied)} from {a.place(table.name)} where {a.condition(table)}"
-                await pipe(a, query, b, b.stage(table.name), table.copied, b.schema)
-        columns = ("id", *arrival.LANE_COLUMNS)
-        query = f"select {names(columns)} from {a.place('lanes')} where workspace = {literal(self._workspace)}"
-        await pipe(a, query, b, b.stage(arrival.LANES), columns, b.schema)
-
-    async def _compare(self) -> dict[str, tuple[int, str]]:
-        """The rows and checksums of all tables, which must be the same on both sides."""
-        found: dict[str, tuple[int, str]] = {}
-        for table in self._tables:
-            found[table.name], other = await self._digests(table)
-            if found[table.name] != other and table.name in BULK:
-                await self._drop_deleted(table)
-                found[table.name], other = await self._digests(table)
-            if found[table.name] != other:
-                raise CopyDiffers(
-                    f"the copy of {table.name} differs: {found[table.name][0]} rows here, {other[0]} there",
-                    hint="The workspace stays where it is. Undo the move, and report this.",
-                )
-        return found
-
-    async def _digests(self, table: MovedTable) -> tuple[tuple[int, str], tuple[int, str]]:
-        a, b = self._a, self._b
-        copy = b.own_rows(table) if table.name in BULK else b.place(b.stage(table.name))
-        mine = a.digest(table, a.own_rows(table), a.place("lanes"))
-        return await asyncio.gather(mine, b.digest(table, copy, b.place(b.stage(arrival.LANES))))
-
-    async def _drop_deleted(self, table: MovedTable) -> None:
-        """Rows that were removed from the old database after they were copied."""
-        a, b, key = self._a, self._b, names(table.key)
-        await b.connection.execute(
-            "drop table if exists present; "
-            f"create temp table present as select {key} from {b.place(table.name)} limit 0"
-        )
-        await pipe(a, f"select {key} from {a.own_rows(table)} t", b, "present", table.key, None)
-        same = " and ".join(f"p.{column} = t.{column}" for column in table.key)
-        await b.connection.execute(
-            f"delete from {b.place(table.name)} t where {b.condition(table)} "
-            f"and not exists (select 1 from present p where {same})"
-        )
+        return copy
 
     async def _note_tail(self, marker: int) -> None:
         """Count what the jobs of the old database have not read of the workspace's events yet."""
@@ -401,28 +298,26 @@ class _Move:
         """Give the workspace away: from this commit on the new database owns it, and this one refuses its writes."""
         a = self._a
         async with a.connection.transaction():
-            for table in sorted(self._tables, key=lambda each: each.owner in {"workspace", "name"}):
-                if table.name not in BULK:
-                    await a.connection.execute(f"delete from {a.place(table.name)} where {a.condition(table)}")
+            deletes = [
+                f"delete from {a.place(table.name)} t where {a.membership(table)}"
+                + (f" and not ({SETTLED})" if table.name == "tasks" else "")
+                for table in reversed(self._tables)  # children first
+                if table.name not in BULK
+            ]
+            await a.connection.execute("; ".join(deletes))
             await self._set_route(a, "left", self._names[1], self._engines[0].store.now())
 
     async def _remove_old(self) -> None:
-        for table in self._bulk():
-            await self._a.connection.execute(
-                f"delete from {self._a.place(table.name)} where {self._a.condition(table)}"
-            )
-        await guard.remove(self._a, self._tables, keep_refusing=True)
-        await guard.remove(self._b, self._tables)
-
-    async def _remove_copy(self) -> None:
-        """The rows of a move that is given up."""
         a, b = self._a, self._b
-        await a.find_ids(a.place("tasks"), a.place("dead_letters"))
-        await b.connection.execute(f"create temp table {IDS} (id uuid)")
-        await pipe(a, f"select id from {IDS}", b, IDS, ("id",), None)
-        for table in self._bulk():
-            await b.connection.execute(f"delete from {b.place(table.name)} where {b.condition(table)}")
+        await b.find_ids(b.place("tasks"), b.place("dead_letters"))
+        await copy_ids(b, a)
+        for table in self._tables:
+            if table.name in BULK or table.name == "tasks":
+                await a.connection.execute(f"delete from {a.place(table.name)} where {a.condition(table)}")
         await arrival.drop_stage(b)
+        await changes.remove(a, self._tables)
+        await guard.remove(a, self._tables, keep_refusing=True)
+        await guard.remove(self._b, self._tables)
 
 
 async def _catch_up(engine: Engine, number: int) -> None:

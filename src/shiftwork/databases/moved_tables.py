@@ -18,6 +18,14 @@ BULK = frozenset(
 )
 """Tables with most of the rows, at which no maintenance job looks by itself: they are copied while work goes on."""
 
+SETTLED = (
+    "t.block_check_at is null and (t.status in ('completed', 'cancelled', 'dead_lettered') or t.status = 'ready' "
+    "and t.hold is null and t.target_agent_id is null and t.budget_id is null and t.rerank_at is null "
+    "and t.deadline is null and t.expires_at is null)"
+)
+"""Tasks that no maintenance job looks for: they have ended, or wait for a claim and for no moment. They are copied into
+place while work goes on, too, and removed when it goes on again."""
+
 OF_A_DATABASE = frozenset(
     {
         *("lanes", "meter_marks", "trigger_cursor", "artifact_mark", "artifact_litter", "public_urls"),
@@ -29,6 +37,8 @@ OF_A_DATABASE = frozenset(
 SEARCH = {"search_entries", "search_words"}
 UNGUARDED = frozenset({"meters", "metric_snapshots", *SEARCH})
 """Written by jobs behind the log for all workspaces at once; what they write for one that has left is not read."""
+
+WHOLE = frozenset({"reviews"})
 
 OWNERS = ("workspace", "task_id", "dependent", "root_id", "trigger_id")
 """Columns by which the rows of a workspace are found, the first that a table has."""
@@ -46,9 +56,42 @@ class MovedTable(NamedTuple):
     owner: str
 
     @property
+    def has_workspace(self) -> bool:
+        """Whether each row names its workspace."""
+        return self.owner in {"workspace", "name"}
+
+    @property
+    def parent(self) -> str:
+        """The table whose rows say of which workspace those of this one are."""
+        return "triggers" if self.owner == "trigger_id" else "tasks"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all its rows are copied each time, since they are few and have no key that both databases share."""
+        return self.name in WHOLE
+
+    @property
     def copied(self) -> tuple[str, ...]:
         """Its columns without the number of a review, which only has to grow."""
         return tuple(column for column in self.columns if (self.name, column) != ("reviews", "seq"))
+
+
+class Digest(NamedTuple):
+    """How many rows there are, and the sum of their hashes, which follows the rows that change."""
+
+    rows: int = 0
+    total: int = 0
+
+    def plus(self, more: Digest) -> Digest:
+        return Digest(self.rows + more.rows, self.total + more.total)
+
+    def replaced(self, old: Digest, new: Digest) -> Digest:
+        """What it is after these rows have become those."""
+        return Digest(self.rows - old.rows + new.rows, self.total - old.total + new.total)
+
+
+def short_hash(workspace: str) -> str:
+    return hashlib.sha256(workspace.encode()).hexdigest()[:10]
 
 
 def literal(text: str) -> str:
@@ -60,7 +103,10 @@ def names(columns: tuple[str, ...]) -> str:
 
 
 async def read_tables(connection: Any, schema: str) -> list[MovedTable]:
-    """Every table that holds rows of workspaces, with its columns as this database has them."""
+    """Every table that holds rows of workspaces, with its columns as this database has them; parents come first.
+
+    A key names the workspace where it can: two databases have used the same numbers of events.
+    """
     wanted = {table.name for table in catalogue.tables()} - OF_A_DATABASE | SEARCH
     rows = await connection.fetch(
         """
@@ -75,11 +121,13 @@ async def read_tables(connection: Any, schema: str) -> list[MovedTable]:
         quoted(schema),
         sorted(wanted),
     )
-    return [MovedTable(row["name"], tuple(row["columns"]), tuple(row["key"]), _owner(row)) for row in rows]
+    return sorted((_table(row) for row in rows), key=lambda table: (not table.has_workspace, table.name))
 
 
-def _owner(row: Any) -> str:
-    return "name" if row["name"] == "workspaces" else next(each for each in OWNERS if each in row["columns"])
+def _table(row: Any) -> MovedTable:
+    owner = "name" if row["name"] == "workspaces" else next(each for each in OWNERS if each in row["columns"])
+    key = {*row["key"], owner} if owner == "workspace" else set(row["key"])
+    return MovedTable(row["name"], tuple(row["columns"]), tuple(sorted(key)), owner)
 
 
 class Side:
@@ -99,17 +147,49 @@ class Side:
 
     def stage(self, table: str) -> str:
         """Where rows wait in the new database until it owns the workspace."""
-        return f"arriving_{hashlib.sha256(self.workspace.encode()).hexdigest()[:10]}_{table}"
+        return f"arriving_{self._hash}_{table}"
+
+    def changes(self, table: str) -> str:
+        """Which rows have changed in the old database since they were copied."""
+        return f"leaving_{self._hash}_{table}"
+
+    def noting(self, table: str) -> str:
+        """The function that records them."""
+        return f"note_{self._hash}_{table}"
+
+    @property
+    def _hash(self) -> str:
+        return short_hash(self.workspace)
+
+    def of_others(self, table: MovedTable, row: str) -> str:
+        """When a trigger of the workspace is called: what the mover itself writes is not looked at."""
+        mine = literal(self.workspace)
+        by_others = f"current_setting('shiftwork.mover', true) is distinct from {mine}"
+        return f"{row}.{table.owner} = {mine} and {by_others}" if table.has_workspace else by_others
 
     def condition(self, table: MovedTable) -> str:
         """Which rows are of the workspace."""
-        if table.owner in {"workspace", "name"}:
+        if table.has_workspace:
             return f"{table.owner} = {literal(self.workspace)}"
         if table.owner == "trigger_id":
             return (
                 f"trigger_id in (select id from {self.place('triggers')} where workspace = {literal(self.workspace)})"
             )
         return f"{table.owner} in (select id from {IDS})"
+
+    def membership(self, table: MovedTable) -> str:
+        """The same for few rows `t`: asked for each of them."""
+        mine = literal(self.workspace)
+        if table.has_workspace:
+            return f"t.{table.owner} = {mine}"
+        if table.owner == "trigger_id":
+            return f"exists (select 1 from {self.place('triggers')} where id = t.trigger_id and workspace = {mine})"
+        places = (("tasks", "id"), ("archive", "id"), ("tombstones", "task_id"), ("dead_letters", "task_id"))
+        looks = [
+            f"exists (select 1 from {self.place(name)} p where p.{key} = t.{table.owner} and p.workspace = {mine})"
+            for name, key in places
+        ]
+        return f"({' or '.join(looks)})"
 
     async def find_ids(self, tasks: str, letters: str) -> None:
         """All ids of tasks, from these tables of tasks and of dead letters."""
@@ -121,19 +201,26 @@ class Side:
             f"union select task_id from {self.place('tombstones')} {mine}; analyze {IDS}"
         )
 
-    async def digest(self, table: MovedTable, rows: str, lanes: str) -> tuple[int, str]:
-        """How many rows there are, and the sum of their hashes; a lane is hashed by what it is for."""
+    async def digest(self, table: MovedTable, rows: str, lanes: str, first: str = "") -> Digest:
+        """The digest of these rows, or of those that `first` changes; a lane is hashed by what it is for."""
         columns = [
             f"(select signature from {lanes} l where l.id = t.lane)" if column == "lane" else f"t.{quoted(column)}"
             for column in table.copied
         ]
         hashed = f"hashtextextended(row({', '.join(columns)})::text, 0)"
-        text = f"select count(*), coalesce(sum({hashed}), 0)::text from {rows} t"
+        text = f"{first} select count(*), coalesce(sum({hashed}), 0)::text from {rows} t"
         count, total = await self.connection.fetchrow(text)
-        return count, total
+        return Digest(count, int(total))
 
     def own_rows(self, table: MovedTable) -> str:
         return f"(select * from {self.place(table.name)} where {self.condition(table)})"
+
+
+async def copy_ids(source: Side, target: Side) -> None:
+    """Give the other side the ids that were found on this one."""
+    await target.connection.execute(f"drop table if exists {IDS}; create temp table {IDS} (id uuid)")
+    await pipe(source, f"select id from {IDS}", target, IDS, ("id",), None)
+    await target.connection.execute(f"analyze {IDS}")
 
 
 async def pipe(source: Side, query: str, target: Side, table: str, columns: tuple[str, ...], schema: str | None) -> int:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from shiftwork.databases import health
 from shiftwork.databases.api import Workspaces
-from shiftwork.databases.model import WorkspaceInfo
+from shiftwork.databases.model import DatabaseInfo, WorkspaceInfo
 from shiftwork.engine.engine import Caller, Engine
-from shiftwork.operation.local import reading
+from shiftwork.operation.local import Call, implements, reading
 from shiftwork.store.store import Tx
 
 
 @reading(Workspaces.list)
 async def list_workspaces(tx: Tx, engine: Engine, caller: Caller, workspace: str) -> list[WorkspaceInfo]:
-    rows = await tx.all("workspace_tasks")
-    return [WorkspaceInfo(row["name"], row["profile"], row["created_at"], row["open_tasks"]) for row in rows]
+    return await health.workspaces(tx)
+
+
+@implements(Workspaces.databases)
+async def list_databases(call: Call) -> list[DatabaseInfo]:
+    return [(await health.look(call.engine)).database]

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from shiftwork.databases.api import Workspaces
+from shiftwork.databases.health import DatabaseReport
 from shiftwork.databases.model import WorkspaceInfo
 from shiftwork.databases.routes import Routes
 from shiftwork.engine.engine import Caller
-from shiftwork.model.errors import WorkspaceMoved, WorkspaceMoving
+from shiftwork.model.errors import StoreUnavailable, WorkspaceMoved, WorkspaceMoving
 from shiftwork.operation.declare import Operation, operation_of
 from shiftwork.operation.local import Call, Shared
 
@@ -21,6 +22,7 @@ PATIENCE_SEC = 10.0
 
 LOOK_AGAIN_SEC = 0.05
 _LIST = operation_of(Workspaces.list)
+_DATABASES = operation_of(Workspaces.databases)
 
 
 class RoutedCall(Call):
@@ -38,6 +40,9 @@ class RoutedCall(Call):
         """Run it where the workspace is, and again where it went meanwhile: what was refused has changed nothing."""
         if operation is _LIST:
             return await self._list()
+        if operation is _DATABASES:
+            return [each.database for each in await self.looks()]
+        self.routes.require_database(self.routes.owner(self.workspace))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_SEC
         while True:
@@ -47,20 +52,36 @@ class RoutedCall(Call):
             except (WorkspaceMoved, WorkspaceMoving):
                 if loop.time() > deadline:
                     raise
+            except StoreUnavailable as error:
+                raise _in_database(self.routes.owner(self.workspace), error) from error
             if self.caller.idempotency is not None:
                 self.caller.idempotency.begin_again()
             await asyncio.sleep(LOOK_AGAIN_SEC)
             await self.routes.refresh()
 
+    async def looks(self) -> list[DatabaseReport]:
+        """Every database, asked at once: one that is away holds up no other."""
+        return await asyncio.gather(*(self.routes.look(name) for name in self.routes.databases))
+
     async def _list(self) -> Sequence[WorkspaceInfo]:
         """The workspaces of all databases, each as its owner has it."""
         found: list[WorkspaceInfo] = []
-        for name, shared in self.routes.databases.items():
-            there: list[WorkspaceInfo] = await Call(shared, "", self.caller).perform(_LIST, {})
+        for database, there in await self.looks():
+            name = database.name or ""
+            if database.state == "down":
+                found += [
+                    WorkspaceInfo(each, database=name, state="unreachable") for each in self.routes.known_in(name)
+                ]
             for each in there:
                 row = self.routes.row(name, each.name)
-                if self.routes.owner(each.name) == name:
-                    state = "here" if row is None else row["state"]
-                    to = row["peer"] if row is not None and state == "leaving" else None
-                    found.append(msgspec.structs.replace(each, database=name, state=state, moving_to=to))
+                state = "here" if row is None else row["state"]
+                to = row["peer"] if row is not None and state == "leaving" else None
+                found.append(msgspec.structs.replace(each, database=name, state=state, moving_to=to))
         return sorted(found, key=lambda each: each.name)
+
+
+def _in_database(name: str, error: StoreUnavailable) -> StoreUnavailable:
+    """Which database it is: the others answer."""
+    return type(error)(
+        f"the database {name} of the map: {error.what}", where=error.where, hint=error.hint, **error.facts
+    )

@@ -9,15 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 
+from shiftwork.databases import health
+from shiftwork.databases.health import DatabaseReport
 from shiftwork.databases.map_file import DatabaseMap
-from shiftwork.model.errors import InputError, InvalidConfig, ShiftworkError, WorkspaceMoving
+from shiftwork.model.errors import (
+    InputError,
+    InvalidConfig,
+    ShiftworkError,
+    StoreError,
+    StoreUnavailable,
+    WorkspaceMoving,
+)
 from shiftwork.operation.local import Shared
 from shiftwork.store.store import Row
 
 log = logging.getLogger("shiftwork.databases")
 REFRESH_SEC = 1.0
+AWAY_SEC = 5.0
+"""A call waits as usual for a database that does not answer; after this long it is refused at once."""
 
 
 class Routes:
@@ -32,6 +42,8 @@ class Routes:
         self._owners: dict[str, str] = {}
         self._arriving: set[str] = set()
         """Workspaces whose rows are in their new database, but not yet in its tables."""
+        self._away_since: dict[str, float] = {}
+        """Databases that do not answer, and since when on the loop's clock."""
         self._refreshing = asyncio.Lock()
         self._polling: asyncio.Task[None] | None = None
         for shared in databases.values():
@@ -74,6 +86,21 @@ class Routes:
             raise InputError(f"the map has no database {name!r}", hint=f"It has {', '.join(sorted(self.databases))}.")
         return name
 
+    def known_in(self, database: str) -> list[str]:
+        """The workspaces that a database owns, as far as this process has heard of them."""
+        known = self._unmoved.keys() | self._owners.keys()
+        return sorted(workspace for workspace in known if self.owner(workspace) == database)
+
+    async def look(self, name: str) -> DatabaseReport:
+        """The state of a database, with the workspaces that it owns."""
+        return await health.look(
+            self.databases[name].engine,
+            name,
+            is_default=name == self.map.default,
+            is_owned=lambda workspace: self.owner(workspace) == name,
+            known=self.known_in(name),
+        )
+
     def require_arrived(self, workspace: str) -> None:
         if workspace in self._arriving:
             raise WorkspaceMoving(f"the workspace {workspace!r} is being moved to the database {self.owner(workspace)}")
@@ -84,12 +111,27 @@ class Routes:
     async def refresh(self) -> None:
         """Ask every database; what one that is away said last still counts."""
         async with self._refreshing:
-            for name, shared in self.databases.items():
-                with suppress(ShiftworkError):  # a call that needs it is refused
-                    self._rows[name] = await shared.engine.store.read(lambda tx: tx.all("read_routes"))
+            await asyncio.gather(*(self._ask(name) for name in self.databases))
             self._judge()
             for workspace in sorted(self._arriving):
                 await self._activate(workspace)
+
+    async def _ask(self, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(health.PATIENCE_SEC):
+                self._rows[name] = await self.databases[name].engine.store.read(lambda tx: tx.all("read_routes"))
+        except (StoreError, TimeoutError):
+            self._away_since.setdefault(name, began)
+        else:
+            self._away_since.pop(name, None)
+
+    def require_database(self, name: str) -> None:
+        """Refuse at once what a database would do that has been away for longer than a restart takes."""
+        since = self._away_since.get(name)
+        if since is not None and asyncio.get_running_loop().time() - since > AWAY_SEC:
+            raise StoreUnavailable(f"the database {name} of the map does not answer")
 
     async def finish(self) -> None:
         """Read the last events of workspaces that have come for the jobs that had not; no call waits for it."""

@@ -49,6 +49,7 @@ order by b.workspace, b.type {postgres: for update of b}
 select * from breakers where workspace = :workspace order by type
 
 -- name: save_breakers
+-- own rows: `lock_breakers` has locked them.
 -- rows items: workspace text, type text, state text, failures int, last_failure float, opened_at float, half_open_at float, probe_task uuid, probe_fence bigint, probe_until float
 update breakers set state = items.state, failures = items.failures, last_failure = items.last_failure,
   opened_at = items.opened_at, half_open_at = items.half_open_at, probe_task = items.probe_task,

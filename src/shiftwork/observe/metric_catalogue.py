@@ -94,5 +94,33 @@ METRICS: dict[str, Metric] = {
             "writes under an old fence or against the state, refused by this process",
             of_process=True,
         ),
+        Metric(
+            "shiftwork_database_up",
+            "gauge",
+            ("database",),
+            "1 if the database answers and takes writes, else 0; `/metrics/all` only",
+            of_process=True,
+        ),
+        Metric(
+            "shiftwork_database_answer_seconds",
+            "gauge",
+            ("database",),
+            "how long the database took to say what it holds; `/metrics/all` only",
+            of_process=True,
+        ),
+        Metric(
+            "shiftwork_database_maintenance_late_seconds",
+            "gauge",
+            ("database",),
+            "for how long the latest maintenance job of the database has been late; `/metrics/all` only",
+            of_process=True,
+        ),
+        Metric(
+            "shiftwork_database_workspaces",
+            "gauge",
+            ("database",),
+            "workspaces that the database owns; `/metrics/all` only",
+            of_process=True,
+        ),
     )
 }

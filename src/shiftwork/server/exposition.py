@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric as Family
@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from shiftwork.observe.metric_catalogue import METRICS
 from shiftwork.observe.metrics import metric_of
-from shiftwork.observe.model import Metrics, Sample
+from shiftwork.observe.model import Sample
 
 MEDIA_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -49,12 +49,12 @@ class _Scrape(Collector):
         return self._families
 
 
-def text(found: Metrics, latencies: Latencies | None, refused: Counter[str]) -> bytes:
+def text(samples: Sequence[Sample], latencies: Latencies | None, refused: Counter[str]) -> bytes:
     """All of it in the text format of Prometheus."""
     codes = [Sample(_REFUSED.name, float(count), {"code": code}) for code, count in sorted(refused.items())]
     registry = CollectorRegistry(auto_describe=False)
     of_server = [] if latencies is None else latencies.families()
-    registry.register(_Scrape([*_families([*found.samples, *codes]), *of_server]))
+    registry.register(_Scrape([*_families([*samples, *codes]), *of_server]))
     return generate_latest(registry)
 
 

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from contextlib import suppress
-from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -21,6 +19,7 @@ import asyncpg
 
 from shiftwork.store.hearing import passed
 from shiftwork.store.postgres_schema import PUBLIC
+from shiftwork.store.postgres_shortcuts import unanswered
 
 log = logging.getLogger("shiftwork.store")
 
@@ -58,16 +57,6 @@ def session_name(dsn: str, schema: str = PUBLIC) -> dict[str, str]:
     return {"application_name": named or (NAME if schema == PUBLIC else f"{NAME} {schema}")}
 
 
-@cache
-def _unanswered(text: str) -> bytes:
-    """Parse, Bind and Execute of a statement without parameters, as the protocol writes them."""
-    statement = b"\0" + text.encode() + b"\0" + struct.pack("!h", 0)
-    values = b"\0\0" + struct.pack("!hhh", 0, 0, 0)
-    limit = b"\0" + struct.pack("!i", 0)
-    messages = (b"P", statement), (b"B", values), (b"E", limit)
-    return b"".join(kind + struct.pack("!i", 4 + len(body)) + body for kind, body in messages)
-
-
 class Session(asyncpg.Connection):
     """A connection that knows when it was last answered, and that is soon closed, also when no one answers."""
 
@@ -87,9 +76,10 @@ class Session(asyncpg.Connection):
         """Begin a transaction with the statement that is sent next, and save a round trip.
 
         The driver cannot send two messages and then wait, so this goes around it: without a Sync of its own the server
-        answers it together with what follows, and the driver passes over an answer that belongs to no rows.
+        answers it together with what follows, and the driver passes over an answer that belongs to no rows. Only where
+        `postgres_shortcuts.can_begin_with_next` says so.
         """
-        self._transport.write(_unanswered(begin))  # type: ignore[attr-defined]  # the stubs do not show it
+        self._transport.write(unanswered(begin))  # type: ignore[attr-defined]  # the stubs do not show it
 
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as the driver has it
         with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # the driver gives it up all the same

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -12,6 +12,7 @@ import asyncpg
 from shiftwork.model.errors import InputError
 from shiftwork.store import postgres_schema, statements
 from shiftwork.store.postgres_schema import PUBLIC, lock_name
+from shiftwork.store.postgres_shortcuts import can_begin_with_next, reach_of, together
 from shiftwork.store.statements import Column, Statement
 from shiftwork.store.store import ByColumn, Row
 
@@ -27,9 +28,6 @@ server less than a COPY, which reads every value of every row, and it is part of
 NO_NOTICE = (asyncpg.ProgramLimitExceededError, asyncpg.LockNotAvailableError)
 """What a notice may meet, a full queue or a lock, and nothing else that we send last."""
 
-_PLACEHOLDER = re.compile(r"\$(\d+)")
-_WRITING = re.compile(r"\b(?:insert into|(?<!do )(?<!for )update|delete from) (\w+)")
-_WORD = re.compile(r"\w+")
 _TELLING = re.compile(r"insert(?!.*\breturning\b)", re.DOTALL)
 
 
@@ -38,14 +36,6 @@ class _PendingStatement(NamedTuple):
 
     text: str
     values: Sequence[Any]
-
-
-class _TablesTouched(NamedTuple):
-    """Which tables a statement writes, and every word in it: among these are all the tables it can see."""
-
-    writes: frozenset[str]
-    words: frozenset[str]
-    can_wait: bool
 
 
 SendAlone = Callable[[str, Sequence[Any]], Awaitable[Sequence[Row]]]
@@ -77,6 +67,8 @@ class PostgresTx:
         self._statements = postgres_schema.load(schema)
         self._late: list[_PendingStatement] = []
         self._written: frozenset[str] = frozenset()
+        self._may_block = False
+        """Whether one of the pending statements may wait for a lock."""
 
     @property
     def rows_added(self) -> int:
@@ -111,7 +103,7 @@ class PostgresTx:
 
     async def run(self, name: str, /, **parameters: Any) -> None:
         text, values = self._bind(name, parameters)
-        if _reach(name).can_wait:
+        if reach_of(name).can_wait:
             await self._write_later(name, text, values)
         else:
             await self.go_on()
@@ -121,7 +113,7 @@ class PostgresTx:
         statement = self._statements[name]
         if not rows:
             return
-        for table in _reach(name).writes:
+        for table in reach_of(name).writes:
             self.added[table] = self.added.get(table, 0) + len(rows)
         if len(rows) == 1:
             await self._write_later(name, statement.single, rows[0])
@@ -140,12 +132,17 @@ class PostgresTx:
             await self._write_later(name, statement.text, columns)
 
     async def _write_later(self, name: str, text: str, values: Sequence[Any]) -> None:
-        """Parts of one statement do not see each other's writes: what could is sent after them."""
-        reach = _reach(name)
-        if self._written & reach.words:
+        """Parts of one statement do not see each other's writes, and the server runs them in any order.
+
+        So what could see an earlier write is sent after it, and of those that may wait for a lock one statement has
+        one: locks are taken in the order in which the verb asked for them.
+        """
+        reach = reach_of(name)
+        if self._written & reach.words or (self._may_block and reach.may_block):
             await self.go_on()
         self._late.append(_PendingStatement(text, values))
         self._written |= reach.writes
+        self._may_block = self._may_block or reach.may_block
 
     async def go_on(self, *, asking: bool = False) -> None:
         """Begin, and send what was only written so far: a statement follows at once, which may be a question.
@@ -155,7 +152,8 @@ class PostgresTx:
         """
         if not self.begun:
             self.begun = True
-            if self._settings or not (self._late[0].values if self._late else asking):
+            travels = can_begin_with_next() and not self._settings
+            if not travels or not (self._late[0].values if self._late else asking):
                 await self._connection.execute(self._begin + self._settings)
             else:
                 self._connection.begin_with_next(self._begin)
@@ -183,8 +181,8 @@ class PostgresTx:
         return True
 
     def _all_late(self) -> tuple[str, list[Any]]:
-        late, self._late, self._written = self._late, [], frozenset()
-        return _together(*(part.text for part in late)), [value for part in late for value in part.values]
+        late, self._late, self._written, self._may_block = self._late, [], frozenset(), False
+        return together(*(part.text for part in late)), [value for part in late for value in part.values]
 
     async def advisory_lock(self, name: str, /) -> None:
         await self.go_on(asking=True)
@@ -252,28 +250,3 @@ def _as_text(values: Sequence[Any], kind: str) -> str:
     if given is not values:
         values = ["null" if value is None else value for value in values]
     return f"{{{','.join(map(str, values))}}}"
-
-
-@cache
-def _reach(name: str) -> _TablesTouched:
-    """A statement that only writes can wait; another may lock or read, and a `with` cannot stand inside one."""
-    statement = statements.load("postgres")[name]
-    writes = frozenset(_WRITING.findall(statement.text))
-    words = writes if statement.target else frozenset(_WORD.findall(statement.text))  # plain rows see no table
-    return _TablesTouched(writes, words, can_wait=statement.text.startswith(("insert", "update", "delete")))
-
-
-@cache
-def _together(*written: str) -> str:
-    """Several writes as one statement, their parameters numbered on.
-
-    The server runs the main part first and then the others from the last to the first, so they are written backwards:
-    locks are taken in the order in which the verb asked for them.
-    """
-    texts: list[str] = []
-    before = 0
-    for text in written:
-        texts.append(_PLACEHOLDER.sub(lambda m, before=before: f"${int(m[1]) + before}", text))  # type: ignore[misc]  # mypy cannot type the default
-        before += max((int(number) for number in _PLACEHOLDER.findall(text)), default=0)
-    others = ", ".join(f"part{number} as ({text})" for number, text in reversed(list(enumerate(texts[1:], 2))))
-    return f"with {others} {texts[0]}" if others else texts[0]

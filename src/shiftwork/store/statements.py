@@ -7,6 +7,7 @@ A statement is written once for both databases. What differs is said in the text
 - `-- part: x` is a text that stands for `{x}` in the statements of all files, and in the parts after it in its own;
 - `-- rows items: id uuid, fence bigint` makes `{items}` a table of the batch's rows;
 - `-- insert tasks: id uuid, ...` is a bulk insert of rows in that column order;
+- `-- own rows: why` says that it changes only rows that its transaction has locked or made: it waits for no one;
 - `{postgres: ...}` and `{sqlite: ...}` stand for one database only;
 - `:name` is a parameter.
 """
@@ -26,6 +27,7 @@ _NAME = re.compile(r"^-- name: (\w+)(?: \((sqlite|postgres)\))?$")
 _PART = re.compile(r"^-- part: (\w+)$")
 _ROWS = re.compile(r"^-- rows (\w+): (.+)$")
 _INSERT = re.compile(r"^-- insert (\w+): (.+)$")
+_OWN = re.compile(r"^-- own rows: \S")
 _ONLY = re.compile(r"\{(postgres|sqlite|pg|lite): ?([^{}]*)\}")
 _TAGS = {"postgres": {"postgres", "pg"}, "sqlite": {"sqlite", "lite"}}
 """The short tags are those of migrations that are released, whose text never changes."""
@@ -66,6 +68,7 @@ class Source(NamedTuple):
     text: str
     tables: dict[str, tuple[Column, ...]]
     insert: tuple[str, tuple[Column, ...]] | None
+    own_rows: bool = False
 
 
 class Statement(NamedTuple):
@@ -80,6 +83,8 @@ class Statement(NamedTuple):
     """The table of a plain bulk insert, which may be written in any faster way the database has."""
     single: str = ""
     """An insert of one row: PostgreSQL's driver takes 0.15 ms longer to write a task as arrays of one."""
+    own_rows: bool = False
+    """Whether it changes only rows that its transaction has locked or made."""
 
 
 @cache
@@ -142,15 +147,18 @@ def _fill_in(line: str, parts: dict[str, str]) -> str:
 def _source(name: str, lines: list[str]) -> Source:
     tables: dict[str, tuple[Column, ...]] = {}
     insert: tuple[str, tuple[Column, ...]] | None = None
+    own_rows = False
     kept: list[str] = []
     for line in lines:
         if table := _ROWS.match(line):
             tables[table[1]] = _columns(table[2])
         elif target := _INSERT.match(line):
             insert = target[1], _columns(target[2])
+        elif _OWN.match(line):
+            own_rows = True
         elif not line.lstrip().startswith("--"):
             kept.append(line)
-    return Source(name, "\n".join(kept).strip().rstrip(";"), tables, insert)
+    return Source(name, "\n".join(kept).strip().rstrip(";"), tables, insert, own_rows)
 
 
 def _columns(text: str) -> tuple[Column, ...]:
@@ -183,7 +191,7 @@ def _write_postgres(source: Source, text: str) -> Statement:
 
     text = _TABLE.sub(table, text)
     text = _PARAMETER.sub(lambda m: place(m[1]), text)
-    return Statement(source.name, text, tuple(order), source.tables, ())
+    return Statement(source.name, text, tuple(order), source.tables, (), own_rows=source.own_rows)
 
 
 def _json_table(name: str, columns: tuple[Column, ...]) -> str:

@@ -1,6 +1,6 @@
 // The frame around all pages: finds the page of an address, loads it, and keeps it true while things happen.
 
-import { get, keepToken, token, waitingForPeople, workspace } from "./api.js";
+import { get, keepToken, token, tryGet, waitingForPeople, workspace } from "./api.js";
 import { h, patch } from "./dom.js";
 import * as keys from "./keys.js";
 import * as live from "./live.js";
@@ -22,6 +22,7 @@ import protection from "./pages/protection.js";
 import task from "./pages/task.js";
 import tasks from "./pages/tasks.js";
 import triggers from "./pages/triggers.js";
+import workspaces from "./pages/workspaces.js";
 
 const ROUTES = [
   [/^\/$/, overview],
@@ -39,6 +40,7 @@ const ROUTES = [
   [/^\/protection$/, protection],
   [/^\/triggers$/, triggers],
   [/^\/alerts$/, alerts],
+  [/^\/workspaces$/, workspaces],
 ];
 const SECTIONS = [
   ["/", "Overview", "o"],
@@ -53,6 +55,7 @@ const SECTIONS = [
   ["/protection", "Protection", "b"],
   ["/triggers", "Triggers", "r"],
   ["/alerts", "Alerts", "w"],
+  ["/workspaces", "Workspaces", "s"],
 ];
 const PAUSE_MS = 1000; // between two loads, however many events come
 const EVERY_MS = 15000; // also without events: time passes
@@ -167,7 +170,9 @@ function nav() {
 }
 
 async function changeWorkspace() {
-  const filled = await ask("Workspace", { fields: [{ name: "workspace", label: "Name", value: workspace() ?? frame.me?.workspace }], yes: "Open" });
+  const known = await tryGet("/api/workspaces").catch(() => null); // of the operator alone; others type the name
+  const options = known?.workspaces.map((each) => [each.name, each.database ? `in ${each.database}` : ""]);
+  const filled = await ask("Workspace", { fields: [{ name: "workspace", label: "Name", value: workspace() ?? frame.me?.workspace, options }], yes: "Open" });
   if (filled) location.assign(`${location.pathname}?workspace=${encodeURIComponent(filled.workspace)}`);
 }
 
@@ -230,10 +235,11 @@ function tick() {
 
 async function begin() {
   document.getElementById("app").replaceChildren(nav(), mainOf());
-  await loadFrame();
+  const framed = loadFrame();
+  await Promise.race([framed, new Promise((late) => setTimeout(late, PAUSE_MS))]); // a slow database is said to be slow
   if (!document.getElementById("shell")) return;
   live.start();
-  await open();
+  await Promise.all([open(), framed]);
 }
 
 document.documentElement.dataset.theme = localStorage["shiftwork.theme"] ?? "";

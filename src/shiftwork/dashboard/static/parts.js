@@ -147,7 +147,8 @@ export function ask(title, { text = null, fields = [], yes = "Do it", tone = "pr
           field.label,
           field.long
             ? h("textarea", { name: field.name, rows: 6, value: field.value ?? "", required: field.required, spellcheck: "false" })
-            : h("input", { name: field.name, type: field.type ?? "text", value: field.value ?? "", required: field.required, step: "any", min: field.min, max: field.max }),
+            : h("input", { name: field.name, type: field.type ?? "text", value: field.value ?? "", required: field.required, step: "any", min: field.min, max: field.max, list: field.options ? `known-${field.name}` : null }),
+          field.options && h("datalist", { id: `known-${field.name}` }, field.options.map(([value, note]) => h("option", { value }, note))),
           field.hint && h("small", {}, field.hint),
         ),
       ),

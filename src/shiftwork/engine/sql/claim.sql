@@ -159,6 +159,7 @@ where (t.created_at, t.id) > (:created_at, :id) order by t.created_at, t.id limi
   select p.*, b.body from picked p join bodies b on b.task_id = p.id order by p.place}
 
 -- name: claim_tasks
+-- own rows: those that `take_from_lane` or `take_chosen` has locked.
 -- All of one type share their limits, so these are not sent per row.
 -- rows items: id uuid
 update tasks set status = :status, fence = fence + 1, version = version + 1, agent_id = :agent, runtime_id = :runtime,
@@ -168,6 +169,7 @@ update tasks set status = :status, fence = fence + 1, version = version + 1, age
 from {items} where tasks.id = items.id
 
 -- name: claim_tasks_of_many
+-- own rows: those that `take_chosen` has locked.
 -- The same for claims of several agents, none of which is charged to a budget.
 -- rows items: id uuid, status text, agent_id text, runtime_id text, holder text, started_at float, ack_by float, run_until float, lease_until float, lease_check_at float
 update tasks set status = items.status, fence = fence + 1, version = version + 1, agent_id = items.agent_id,
@@ -196,12 +198,14 @@ select * from agents where workspace = :workspace and id = :id
 select id, fence, type, status from tasks where agent_id = :agent and workspace = :workspace
 
 -- name: note_claim
+-- own rows: `lock_claimer` has locked the agent.
 -- A claim is a sign of life of the agent and of its runtime.
 update agents set last_heartbeat = :now, granted = granted + :granted, last_type = coalesce(:type, last_type),
   asked_at = coalesce(:asked_at, asked_at), asked = coalesce(:asked, asked)
 where workspace = :workspace and id = :id
 
 -- name: note_claims
+-- own rows: `lock_agents` has locked the agents.
 -- The same for several agents; with whether each got work, since only that writes what it did last.
 -- rows items: id text, type text, asked json
 update agents set last_heartbeat = :now, last_type = coalesce(items.type, last_type), asked_at = :now, asked = items.asked

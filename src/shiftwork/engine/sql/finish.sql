@@ -70,6 +70,7 @@ select found.*, locked.* from (
 select d.* from {items} join dags d on d.id = items.id order by d.id {postgres: for update of d}
 
 -- name: save_dags
+-- own rows: `lock_what_ends_touch` has locked them.
 -- rows items: id uuid, open int, settled int, status text, finished_at float, cancelled_by text
 update dags set open = items.open, settled = items.settled, status = items.status, finished_at = items.finished_at,
   cancelled_by = items.cancelled_by
@@ -100,6 +101,7 @@ select items.id as dag_id,
 from {items} left join tasks o on o.id = items.id and o.dag_id = o.id and o.newest_id is null
 
 -- name: settle_agents
+-- own rows: `lock_agents` has locked them.
 -- What was granted is released, what was spent is booked.
 -- rows items: workspace text, id text, granted bigint, spent bigint, told int
 update agents set granted = agents.granted - items.granted, spent = agents.spent + items.spent, told = items.told
@@ -114,12 +116,14 @@ order by a.workspace, a.id {postgres: for update of a}
 -- insert dead_letters: task_id uuid, round int, workspace text, type text, reason text, error text, signature text, attempts int, poison_pill boolean, dead_lettered_at float
 
 -- name: start_tasks
+-- own rows: `lock_claims` has locked them.
 -- rows items: id uuid, run_until float, lease_until float, lease_check_at float
 update tasks set status = 'running', started_at = :now, heartbeat_at = :now, ack_by = null, run_until = items.run_until,
   lease_until = items.lease_until, lease_check_at = items.lease_check_at, version = version + 1, updated_at = :now
 from {items} where tasks.id = items.id
 
 -- name: beat_tasks
+-- own rows: `lock_claims` has locked them.
 -- Not indexed, no new version: a beat is the cheapest write there is.
 -- rows items: id uuid
 update tasks set heartbeat_at = :now from {items} where tasks.id = items.id

@@ -29,6 +29,7 @@ select t.* from {items} join tasks t on t.id = items.id order by t.id {postgres:
 select t.* from {items} join tasks t on t.id = items.id order by t.id
 
 -- name: save_tasks
+-- own rows: those that the unit of work has locked.
 -- Every column a verb may change, for rows it has locked.
 -- rows items: id uuid, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, deadline float, path_weight int, front boolean, newest_id uuid, waiting int, blocked_reason text, block_check_at float, attempts int, max_attempts int, reclaims int, rate_limits int, round int, version bigint, agent_id text, runtime_id text, claimed_at float, started_at float, heartbeat_at float, ack_by float, run_until float, lease_until float, lease_check_at float, available_at float, last_agent_id text, last_runtime_id text, lost_agent_id text, timeout_sec float, estimated_cost bigint, charged boolean, granted bigint, cost bigint, attempt_cost bigint, tokens_in bigint, tokens_out bigint, session_id text, work_dir text, failure_reason text, cancel_reason text, updated_at float, expires_at float, due_at float, finished_at float, own_settings boolean, validation text, at_most_once boolean, target_agent_id text
 update tasks set status = items.status, hold = items.hold, lane = items.lane, rank = items.rank,

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from shiftwork import views
 from shiftwork.model.errors import ShiftworkError
+from shiftwork.queue import Queue
 from shiftwork.server.endpoint import EndpointGroup
 from shiftwork.server.request_context import RequestContext
 from shiftwork.wire.shapes import Health
@@ -39,20 +40,30 @@ async def healthz(context: RequestContext) -> Any:
 async def readyz(context: RequestContext) -> Any:
     """It can serve: its store answers and takes writes, and it is not about to stop.
 
-    Else 503, and a balancer should go elsewhere.
+    Else 503, and a balancer should go elsewhere. Of the databases of a map one is enough: no other server has more.
     """
     if context.state.stopping.is_set():
         return _unready(_health(context, "stopping"))
+    databases = context.state.queue.databases()
+    found = await asyncio.gather(*(_problem(each) for each in databases))
+    problems = [each for each in found if each is not None]
+    if len(problems) == len(databases):
+        return _unavailable(context, *problems[0])
+    for what, error in problems:
+        log.warning("one database of the map: %s: %s", what, str(error) or "timed out")
+    away = f"{len(problems)} of {len(databases)} databases cannot be used" if problems else None
+    return _health(context, "ok", away)
+
+
+async def _problem(queue: Queue) -> tuple[str, Exception] | None:
+    """What keeps a database from being used."""
+    store = queue.engine.store
     try:
         async with asyncio.timeout(MAX_SEC):
-            for each in context.state.queue.databases():
-                await each.engine.store.read(lambda tx: tx.one("read_workspace", name="default"))
+            await store.read(lambda tx: tx.one("read_workspace", name="default"))
     except (ShiftworkError, TimeoutError) as error:
-        return _unavailable(context, "the store does not answer", error)
-    refusals = [each.engine.store.refusal for each in context.state.queue.databases()]
-    if refusal := next(filter(None, refusals), None):  # found out by a small write every few seconds
-        return _unavailable(context, "the store takes no writes", refusal)
-    return _health(context, "ok")
+        return "the store does not answer", error
+    return None if store.refusal is None else ("the store takes no writes", store.refusal)  # a small write finds out
 
 
 def _unavailable(context: RequestContext, what: str, error: Exception) -> Response:
