@@ -491,10 +491,22 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
         f"store/postgres_schema.py:{name}": _SQL
         for name in ("_CREATED", "_USED", "PARTS", "_AS_CLASS", "_OWN_SCHEMA", "_IN_OWN_SCHEMA")
     },
-    **{f"store/postgres_tx.py:{name}": _SQL for name in ("_PLACEHOLDER", "_WRITING", "_WORD", "_TELLING")},
+    **{f"store/postgres_shortcuts.py:{name}": _SQL for name in ("_PLACEHOLDER", "_WRITING", "_WORD")},
+    "store/postgres_tx.py:_TELLING": _SQL,
     **{
         f"store/statements.py:{name}": _SQL
-        for name in ("_NAME", "_PART", "_ROWS", "_INSERT", "_ONLY", "_TABLE", "_LEADING", "_PARAMETER", "write_schema")
+        for name in (
+            "_NAME",
+            "_PART",
+            "_ROWS",
+            "_OWN",
+            "_INSERT",
+            "_ONLY",
+            "_TABLE",
+            "_LEADING",
+            "_PARAMETER",
+            "write_schema",
+        )
     },
     "tracing.py:_FORM": Pattern(("00-", "00-" + "1" * 32)),
     "views/view.py:_BETWEEN": Pattern(("a.", "a[")),

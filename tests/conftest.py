@@ -124,8 +124,8 @@ def _loggers_as_they_were() -> Iterator[None]:
         logger.setLevel(level)
 
 
-OPENED: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
-"""Every connection to PostgreSQL that this process has opened, as long as something holds it."""
+OPENED: weakref.WeakKeyDictionary[asyncpg.Connection, asyncio.AbstractEventLoop] = weakref.WeakKeyDictionary()
+"""Every connection to PostgreSQL that this process has opened, as long as something holds it, and its loop."""
 
 
 def pytest_configure() -> None:
@@ -133,17 +133,18 @@ def pytest_configure() -> None:
 
     def remember(connection: asyncpg.Connection, *given: Any, **named: Any) -> None:
         begin(connection, *given, **named)
-        OPENED.add(connection)
+        OPENED[connection] = asyncio.get_running_loop()
 
-    asyncpg.Connection.__init__ = remember  # type: ignore[assignment,method-assign]
+    asyncpg.Connection.__init__ = remember  # type: ignore[assignment,method-assign]  # all connect here
 
 
 @pytest.fixture(autouse=True)
 def _no_connection_left_open() -> Iterator[None]:
     """A connection that a test leaves open would fail whichever test runs when it is collected."""
-    before = set(OPENED)
     yield
-    left = [each for each in OPENED if each not in before and not each.is_closed()]
+    left = [each for each, loop in OPENED.items() if loop.is_closed() and not each.is_closed()]
+    for each in left:
+        del OPENED[each]
     assert not left, f"this test left {len(left)} connections to PostgreSQL open: close them in its fixture"
 
 

@@ -130,8 +130,9 @@ with {walk}, me as materialized (
       and not exists (select 1 from gates g where g.workspace = :workspace)
       and not exists (select 1 from limits l where l.workspace = :workspace)
       and not exists (select 1 from account_windows w where w.workspace = :workspace)
-      and not exists (select 1 from lanes l join tasks t on t.lane = l.id and t.status = 'ready' and t.hold is null
-        where l.workspace = :workspace and l.target_agent_id = :agent) as plain,
+      and not exists (select 1 from lanes l where l.workspace = :workspace and l.target_agent_id = :agent
+        and (select x.id from tasks x where x.lane = l.id and x.status = 'ready' and x.hold is null
+          order by x.rank, x.ordered_at, x.id limit 1) is not null) as plain,
     case when me.max_concurrent_tasks is null then cast(:most as bigint)
       else least(:most, me.max_concurrent_tasks + cast(:ahead as bigint) - (select count(*) from tasks t where t.agent_id = :agent
         and t.workspace = :workspace and t.status <> 'validating')) end as free
