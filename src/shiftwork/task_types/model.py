@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
+from shiftwork.model.bounds import MAX_NUMBER
 from shiftwork.model.task import Fields, Name
 
 JsonSchema = dict[str, Any]
 Attempts = Annotated[int, Meta(ge=1, le=1000)]
-Duration = Annotated[float, Meta(gt=0)]
+Duration = Annotated[float, Meta(gt=0, le=MAX_NUMBER)]
 Boost = Annotated[float, Meta(ge=-100, le=100)]
 Delivery = Literal["at_least_once", "at_most_once"]
 Concurrency = Annotated[int, Meta(ge=1, le=10**6)]
