@@ -66,6 +66,7 @@ async def test_pool_below_minimum_runs_the_command_once_a_minute(api: Running, t
     assert await replacing.scan() == []
     await api.pass_time(60)
     assert await replacing.scan() == ["lab"]
+    await until(lambda: output.read_text(encoding="utf-8") == "lab\nlab\n")
     await api.post("/api/agents?workspace=lab", {"id": "worker"})
     await api.pass_time(30)
     await api.pass_time(30)
