@@ -39,6 +39,7 @@ INSTEAD = {
     r"(?m)^\s*# -{2,} .*-{5,}$": "a file per topic, without banners",
     r"\bclass (Door|Doors|Ask)\b|\bDOORS\b|\bself\.(house|desk)\b|\bask\.(house|view)\b": "Endpoint, RequestContext",
     r"\bDuty\b|\bduty:|shiftwork_duty|\bshiftwork duties\b": "maintenance, and a job of it",
+    r"\bIN_HAND\b": "SLOT_STATES",
     r"\bnoqa: A002\b": "nothing: the rule is off",
 }
 

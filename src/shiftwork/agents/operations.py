@@ -19,7 +19,7 @@ from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import check, ids, reasons
 from shiftwork.model.errors import InputError, NotFound
 from shiftwork.model.outcome import Outcome, Token
-from shiftwork.model.states import IN_HAND, State
+from shiftwork.model.states import SLOT_STATES, State
 from shiftwork.model.task import dollars, micros
 from shiftwork.operation.local import Call, implements, reading, transaction
 from shiftwork.store.store import Row, Tx
@@ -179,7 +179,7 @@ async def recover(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtim
     found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
     locked = await work.lock(row["id"] for row in found)
     await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)  # after the tasks
-    rows = [row for row in locked if row.status in IN_HAND and row.runtime_id == runtime_id]
+    rows = [row for row in locked if row.status in SLOT_STATES and row.runtime_id == runtime_id]
     for row in rows:
         await _orphan(work, row)
     await work.save()
@@ -191,7 +191,7 @@ async def _recover(tx: Tx, engine: Engine, caller: Caller, workspace: str, agent
     work = UnitOfWork(tx, engine, caller)
     found = await tx.all("held_claims", agent=agent_id, workspace=workspace)
     for row in await work.lock(row["id"] for row in found):
-        if row.status in IN_HAND and row.agent_id == agent_id:
+        if row.status in SLOT_STATES and row.agent_id == agent_id:
             await _orphan(work, row)
     await work.save()
 
@@ -216,7 +216,7 @@ async def report_gone(tx: Tx, engine: Engine, caller: Caller, workspace: str, ru
     work = UnitOfWork(tx, engine, caller)
     found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
     locked = await work.lock(row["id"] for row in found)
-    rows = [row for row in locked if row.status in IN_HAND and row.runtime_id == runtime_id]
+    rows = [row for row in locked if row.status in SLOT_STATES and row.runtime_id == runtime_id]
     hosted = {row.agent_id for row in rows if row.agent_id} | await _announced(tx, workspace, runtime_id)
     await finish.lose_claims(work, rows, runtime_id)
     if rows:

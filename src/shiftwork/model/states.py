@@ -44,7 +44,7 @@ FINAL = frozenset({State.COMPLETED, State.CANCELLED})
 SETTLED = frozenset({State.DEAD_LETTERED, State.FAILED})
 ENDED = FINAL | SETTLED  # nothing more happens by itself: who waits for a result is answered
 CLAIMED_STATES = frozenset({State.CLAIMED, State.RUNNING, State.VALIDATING})  # under someone's claim
-IN_HAND = CLAIMED_STATES - {State.VALIDATING}  # and its agent is at work: it beats, and takes one of its slots
+SLOT_STATES = CLAIMED_STATES - {State.VALIDATING}  # its agent sends heartbeats, and it takes a slot of that agent
 WAITING = frozenset({State.PENDING, State.WAITING_APPROVAL, State.READY, State.RETRYING})  # no one's yet
 STORED = tuple(s for s in State if s is not State.CREATED)
 

@@ -17,7 +17,7 @@ from shiftwork.engine.lanes import ClaimFilter, Lane, filter_of
 from shiftwork.engine.merge import START
 from shiftwork.fairness.preferences import Needs, needs_of
 from shiftwork.limits import gates
-from shiftwork.model.states import IN_HAND, State
+from shiftwork.model.states import SLOT_STATES, State
 from shiftwork.model.task import PUBLISHED
 from shiftwork.observe import takers
 from shiftwork.observe.model import Blocker, Cause, WaitingWork
@@ -47,7 +47,7 @@ async def read(tx: Tx, engine: Engine, workspace: str, known: TaskCounts | None)
     found = _Sum()
     await _add_ready(tx, engine, workspace, counted, found)
     await _add_waiting(tx, engine, workspace, counted, found)
-    running = sum(counted.counts.get(state, 0) for state in IN_HAND)
+    running = sum(counted.counts.get(state, 0) for state in SLOT_STATES)
     waiting = sum(counted.by_lane.values())
     return WaitingWork(tx.now, counted.at, running, waiting, found.causes()), counted
 

@@ -24,7 +24,7 @@ from shiftwork.fairness.share_policy import is_on
 from shiftwork.limits import gates
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import NotFound
-from shiftwork.model.states import FINAL, IN_HAND, SETTLED, State
+from shiftwork.model.states import FINAL, SETTLED, SLOT_STATES, State
 from shiftwork.model.task import PUBLISHED, SCHEDULED
 from shiftwork.model.times import shown
 from shiftwork.observe import takers
@@ -327,7 +327,7 @@ async def _share(tx: Tx, engine: Engine, resolver: Resolver, lane: Lane) -> Shar
 
 
 def _summary(row: TaskRow, holds: list[Blocker], position: int | None, share: Share | None) -> str:
-    if row.status in IN_HAND and not holds:
+    if row.status in SLOT_STATES and not holds:
         return f"{row.status} by {row.agent_id}"
     if row.status in {State.COMPLETED, State.CANCELLED}:
         return row.status + (f": {row.cancel_reason}" if row.cancel_reason else "")

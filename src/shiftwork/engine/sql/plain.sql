@@ -37,7 +37,7 @@ with batch as materialized ({batch} from {items}), {numbered} {batch_rows}
 with ties as materialized (
   select exists (select 1 from {items} join edges e on e.dependency = items.task_id where not e.satisfied) as awaited,
     exists (select 1 from {items} join dags d on d.id = items.task_id) as joined
-), batch as materialized ({batch} from {items} where not (select ties.awaited or ties.joined from ties)), {numbered}, told as (
+), batch as materialized ({batch} from {items} where not (select ties.awaited or ties.joined from ties)), {numbered}, logged as (
   insert into events (seq, at, workspace, task_id, dag_id, verb, path, actor, request_id, fence, data, type, seconds, task_ids, fences, spans, seqs, size)
   overriding system value {batch_rows}
 )
@@ -99,7 +99,7 @@ with held as materialized (
   select id, fence, round, last_agent_id, last_runtime_id, claimed_at, started_at, cast(:now as double precision), 'completed', false,
     attempt_cost, 0, cast(:result as json)
   from ended
-), told as (
+), logged as (
   insert into events (at, workspace, task_id, dag_id, verb, path, actor, request_id, fence, data, type, seconds)
   select :now, workspace, id, id, cast(:verb as text), cast(:path as text), coalesce(cast(:actor as text), 'agent:' || last_agent_id),
     cast(:request_id as text), fence, cast(:data as json), type, :now - coalesce(started_at, claimed_at)
@@ -170,7 +170,7 @@ with {walk}, me as materialized (
     and not exists (select 1 from runtimes r where r.workspace = :workspace and r.id = :runtime and r.status = 'active'
       and r.seen_at > cast(:seen_after as double precision))
   on conflict (workspace, id) do update set status = 'active', seen_at = excluded.seen_at
-), batch as materialized ({batch} from (select taken.id as task_id, taken.fence, taken.seconds from taken) as items), {numbered}, told as (
+), batch as materialized ({batch} from (select taken.id as task_id, taken.fence, taken.seconds from taken) as items), {numbered}, logged as (
   insert into events (seq, at, workspace, task_id, dag_id, verb, path, actor, request_id, fence, data, type, seconds, task_ids, fences, spans, seqs, size)
   overriding system value
   select n.seqs[n.size], cast(:now as double precision), cast(:workspace as text), cast(null as uuid), cast(null as uuid), 'claimed', l.path,
