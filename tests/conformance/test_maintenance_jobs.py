@@ -39,7 +39,7 @@ async def test_stranded_task_is_repaired_every_ten_minutes(queue: Queue, clock: 
     assert "stale" not in await run_once(queue.engine)
     assert (await queue.get(child.id)).status == "pending"
     clock.advance(1)
-    assert (await run_once(queue.engine))["stale"] == {"mended": 1}
+    assert (await run_once(queue.engine))["stale"] == {"repaired": 1}
     assert (await queue.get(child.id)).status == "ready"
     (run,) = [job for job in await queue.control.maintenance() if job.name == "stale"]
     assert (run.last_run_at, run.due_at, run.runs) == (clock(), clock() + 600, 2)

@@ -281,7 +281,7 @@ async def test_lost_wait_is_repaired_by_maintenance(queue: Queue, clock: MovedCl
     await queue.waits.wait(await start(queue), "go", signal="go")
     root = (await sql(queue, "select root_id from waits"))[0]["root_id"]
     await queue.engine.store.run(lambda tx: tx.run("drop_open_waits", items=[(str(root),)]))
-    assert (await pass_time(queue, clock, 0))["stale"] == {"mended": 1}
+    assert (await pass_time(queue, clock, 0))["stale"] == {"repaired": 1}
     assert (await queue.get("job")).status == "ready"
 
 

@@ -88,6 +88,26 @@ async def test_events_share_a_row_only_after_the_contract(older_dsn: str) -> Non
         assert len((await queue.events(0)).events) == 6
 
 
+async def test_program_rides_through_columns_that_a_newer_version_adds(postgres_url: str) -> None:
+    """Its connections have prepared statements that select every column of these tables."""
+    async with Queue.open(postgres_url) as queue:
+        await queue.agents.register(id="ada", max_concurrent_tasks=None, budget_remaining_usd=5.0)
+
+        async def work() -> str:
+            first = await queue.submit(type="code", estimated_cost_usd=0.1)
+            last = await queue.submit(type="code", dependencies=[first.id])
+            for _ in range(2):
+                (held,) = await queue.claim("ada")
+                await queue.start(held.token)
+                await queue.complete(held.token, {"done": True})
+            return (await queue.get(last.id)).status
+
+        assert await work() == "completed"
+        for table in ("tasks", "agents", "dags", "attempts", "budgets"):
+            await asyncio.to_thread(execute, postgres_url, f"alter table {table} add column later int")
+        assert await work() == "completed"
+
+
 async def record(url: str, number: int, name: str) -> None:
     """A migration of a later version."""
     text = f"insert into migrations values ({number}, '{name}', 'abc')"

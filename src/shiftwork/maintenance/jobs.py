@@ -153,7 +153,7 @@ async def stale(tx: Tx, engine: Engine) -> Counts:
         if not open_:
             await dependents.unblock(work, row)
     await work.save()
-    return {**counts, "mended": repaired}
+    return {**counts, "repaired": repaired}
 
 
 async def _tally_strays(tx: Tx, engine: Engine) -> None:

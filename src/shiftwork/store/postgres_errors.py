@@ -21,7 +21,11 @@ from shiftwork.model.errors import (
     WorkspaceMoving,
 )
 
-AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+AGAIN = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.InvalidCachedStatementError,  # a migration has added a column to what a kept statement selects
+)
 LOST = (
     OSError,
     asyncpg.PostgresConnectionError,
