@@ -27,6 +27,23 @@ async def test_task_stays_ready_until_an_agent_claims_it(queue: Queue, clock: Mo
     assert (await queue.get(task_id)).status == "ready"
 
 
+async def test_each_task_of_a_batch_is_handed_over_with_what_is_known_of_it(queue: Queue, clock: MovedClock) -> None:
+    """Tried before, behind a dependency, and neither, in one claim."""
+    tried = (await queue.submit(type="code")).id
+    await queue.fail((await take(queue)).token, "crash", "it broke")
+    first = (await queue.submit(type="code")).id
+    await finish(queue)
+    behind = (await queue.submit(type="code", dependencies=[first])).id
+    plain = (await queue.submit(type="code")).id
+    await pass_time(queue, clock, 3_600)
+    await queue.agents.register(id="b", max_concurrent_tasks=None)
+    held = {assignment.id: assignment for assignment in await queue.claim("b", 10)}
+    assert held.keys() == {tried, behind, plain}
+    assert {id_: each.task().dependencies for id_, each in held.items()} == {tried: [], behind: [first], plain: []}
+    assert {id_: len(each.task().failure_history) for id_, each in held.items()} == {tried: 1, behind: 0, plain: 0}
+    assert [each.inputs for each in held.values()] == [[], [], []]
+
+
 @pytest.mark.requirement("F-017", "F-126", "F-132")
 async def test_agent_gets_only_tasks_matching_its_capabilities(queue: Queue) -> None:
     capabilities = ["code-execution", "web-search"]

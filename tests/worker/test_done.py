@@ -128,7 +128,7 @@ async def test_unreported_task_is_released_at_the_end(shop: Queue, store_url: st
         await until(lambda: knows(shop, "worker"))
         (runner,) = worker._runners
         for held in [(await shop.claim(agent, start=True))[0] for agent in ("one", "two")]:
-            work = RunningHandler(held, Context(shop, held, lambda: 0.0))
+            work = RunningHandler(held, held.claim, Context(shop, held, lambda: 0.0))
             work.began = 1.0
             runner._work[work.claim] = work
         runner._delivery.keep(StoredResult(f"{tasks[1]}.1", TaskResult(1)), "a test")

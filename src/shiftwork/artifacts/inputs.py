@@ -128,6 +128,8 @@ async def resolve(
     refs: dict[str, list[str]] = {}
     failed: dict[str, dict[str, FailedDependency]] = {}
     for row in rows:
+        if _MENTIONED not in row["body"] and row["id"] not in edges:
+            continue
         own: list[str] = []
         if _MENTIONED in row["body"]:
             own = (msgspec.json.decode(row["body"]).get("spec") or {}).get("context_refs", [])

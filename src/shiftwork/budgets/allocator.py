@@ -115,6 +115,10 @@ class BudgetAllocator:
             above = found[-1].row["parent_id"]
         return found
 
+    def _paid_for(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Those that a budget may pay for; mostly none."""
+        return rows if self._levels or self._day is not None else ()
+
     def fits(self, row: Row) -> bool:
         """Whether there is money for this task; where a DAG or a tree has not enough, that is noted."""
         levels = self.levels(row)
@@ -153,7 +157,7 @@ class BudgetAllocator:
 
     async def lock(self, tx: Tx, rows: list[Row]) -> list[Row]:
         """Lock the budgets that pay for these tasks and count again; what can no longer be paid is left out."""
-        names = {level.row["id"] for row in rows for level in self.levels(row)} | self.closed.keys()
+        names = {level.row["id"] for row in self._paid_for(rows) for level in self.levels(row)} | self.closed.keys()
         if not names:
             return rows
         self._agent_left = self._agent_had
@@ -185,7 +189,7 @@ class BudgetAllocator:
         """Set aside what these tasks, which are claimed now, were granted; answers the budgets found closed by that."""
         charges = [
             (row["id"], row["fence"] + 1, level.row["id"], self.grants[row["id"]])
-            for row in rows
+            for row in self._paid_for(rows)
             for level in self.levels(row)
         ]
         sums: dict[str, int] = defaultdict(int)

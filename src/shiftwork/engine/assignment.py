@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -25,6 +24,12 @@ class Terms(NamedTuple):
     heartbeat_interval_sec: float
 
 
+class TaskSource(Protocol):
+    """Builds a task, once it is asked for, of what its claim has read."""
+
+    def build(self, row: Any, context: Any, /) -> Task: ...
+
+
 class AssignmentRecord(msgspec.Struct, frozen=True):
     """A claimed task and the terms of its claim. Send `token` with every write under it."""
 
@@ -42,19 +47,20 @@ class AssignmentRecord(msgspec.Struct, frozen=True):
 class Assignment:
     """A claimed task as its agent gets it. What is not asked for is not worked out: most is never looked at."""
 
-    __slots__ = ("_body", "_task", "_terms", "account", "claim", "inputs", "model", "type")
+    __slots__ = ("_body", "_context", "_inputs", "_row", "_task", "_terms", "account", "claim", "model", "type")
 
     def __init__(
         self,
         claim: Token,
         type: str,
         terms: Terms,
-        task: Task | Callable[[], Task],
-        *,
+        task: Task | TaskSource,
+        row: Any = None,
+        context: Any = None,
         body: str | None = None,
         model: str | None = None,
         account: str | None = None,
-        inputs: list[Input],
+        inputs: list[Input] | None = None,
     ) -> None:
         self.claim = claim
         """The claim as this process names it; operations take it as they take the text of the token."""
@@ -63,10 +69,11 @@ class Assignment:
         """The model to work with, where the task says which it may have."""
         self.account = account
         """The account to use, where the agent has several."""
-        self.inputs = inputs
-        """What the references of the spec lead to, and the outputs of tasks it has waited for."""
+        self._inputs = inputs
         self._terms = terms
         self._task = task
+        self._row, self._context = row, context
+        """What the claim has read, where the task is yet to be built of it."""
         self._body = body
         """The stored body of the task as JSON, where this process has read it."""
 
@@ -89,6 +96,11 @@ class Assignment:
         return AssignmentRecord(
             self.token, self.token, self.task(), *self._terms, self.model, self.inputs, self.account
         )
+
+    @property
+    def inputs(self) -> list[Input]:
+        """What the references of the spec lead to, and the outputs of tasks it has waited for."""
+        return [] if self._inputs is None else self._inputs
 
     @property
     def id(self) -> str:
@@ -132,13 +144,13 @@ class Assignment:
     @property
     def tests(self) -> Trial | None:
         """What its output must pass before it is submitted, where it asks for that."""
+        if (
+            self._body is not None and '"test-pass"' not in self._body
+        ):  # most ask for nothing, and are not read for that
+            return None
         from shiftwork.validation.commands import tests_of  # noqa: PLC0415  # few tasks have tests, and a client is light
 
-        if self._body is None:
-            return tests_of(self.task().output)
-        if '"test-pass"' not in self._body:  # most tasks ask for nothing, and need not be read for that
-            return None
-        return tests_of(msgspec.json.decode(self._body).get("output"))
+        return tests_of(self.task().output if self._body is None else msgspec.json.decode(self._body).get("output"))
 
     @property
     def traceparent(self) -> str | None:
@@ -152,7 +164,7 @@ class Assignment:
 
     def task(self) -> Task:
         """Every field as of the claim, with what failed before and what it depended on."""
-        return self._task() if callable(self._task) else self._task
+        return self._task if isinstance(self._task, Task) else self._task.build(self._row, self._context)
 
 
 class ClaimResult(msgspec.Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -63,31 +62,22 @@ class Grant:
         self.shown = Terms(terms.limits.ack_by, terms.limits.run_until, settings.heartbeat_interval_sec)
         self.rows: list[Row] = []
 
-    def add(self, row: Row, context: read.TaskContext, inputs: list[Input]) -> Assignment:
+    def add(self, row: Row, context: read.TaskContext, inputs: list[Input] | None) -> Assignment:
         """One more task on these terms."""
         self.rows.append(row)
-        return Assignment(
-            Token(row["id"], row["fence"] + 1),
-            row["type"],
-            self.shown,
-            functools.partial(_task, row, self, context),
-            body=row["body"],
-            model=context.model,
-            account=context.account,
-            inputs=inputs,
-        )
+        claim, shown, body = Token(row["id"], row["fence"] + 1), self.shown, row["body"]
+        return Assignment(claim, row["type"], shown, self, row, context, body, context.model, context.account, inputs)
 
-
-def _task(row: Row, grant: Grant, context: read.TaskContext) -> Task:
-    """Every field as of the claim, with what failed before and what it depended on."""
-    terms, request, now = grant.terms, grant.request, grant.now
-    claimed = blank_row(**{name: value for name, value in row.items() if name not in _EXTRA})
-    claimed.status, claimed.fence, claimed.version = terms.status, claimed.fence + 1, claimed.version + 1
-    claimed.agent_id, claimed.runtime_id = request.agent_id, request.runtime_id or request.agent_id
-    claimed.claimed_at, claimed.started_at, claimed.updated_at = now, terms.started_at, now
-    claimed.ack_by, claimed.run_until, claimed.lease_until, claimed.lease_check_at = terms.limits
-    claimed.granted, claimed.charged, claimed.lost_agent_id = terms.granted, terms.charged, None
-    return read.build(claimed, msgspec.json.decode(row["body"]), grant.settings, now, context)
+    def build(self, row: Row, context: read.TaskContext) -> Task:
+        """Every field as of the claim, with what failed before and what it depended on."""
+        terms, request, now = self.terms, self.request, self.now
+        claimed = blank_row(**{name: value for name, value in row.items() if name not in _EXTRA})
+        claimed.status, claimed.fence, claimed.version = terms.status, claimed.fence + 1, claimed.version + 1
+        claimed.agent_id, claimed.runtime_id = request.agent_id, request.runtime_id or request.agent_id
+        claimed.claimed_at, claimed.started_at, claimed.updated_at = now, terms.started_at, now
+        claimed.ack_by, claimed.run_until, claimed.lease_until, claimed.lease_check_at = terms.limits
+        claimed.granted, claimed.charged, claimed.lost_agent_id = terms.granted, terms.charged, None
+        return read.build(claimed, msgspec.json.decode(row["body"]), self.settings, now, context)
 
 
 _EXTRA = frozenset(
@@ -365,7 +355,7 @@ async def assign(
             extra = extra._replace(model=admitted.models[row["id"]])
         if use is not None and use.several:
             extra = extra._replace(account=use.agent["account"])
-        assignments.append(grants.of(row).add(row, extra, found.get(row["id"], [])))
+        assignments.append(grants.of(row).add(row, extra, found.get(row["id"])))
     for grant in grants.all:
         await _write(tx, caller, grant)
     granted = sum(grant.terms.granted * len(grant.rows) for grant in grants.all)
@@ -446,7 +436,9 @@ def emit_claimed(work: UnitOfWork, caller: Caller, grant: Grant) -> None:
     lone: list[BatchItem] = []
     for row in grant.rows:
         id_, fence = row["id"], row["fence"] + 1
-        data = _taken_from(row, agent_id, messages.get(id_))
+        data = None
+        if messages or row["lost_agent_id"] is not None:
+            data = _taken_from(row, agent_id, messages.get(id_))
         if data is None and row["dag_id"] == id_:
             waited = now - row["created_at"] if row["version"] == 1 else None  # ready ever since it was submitted
             lone.append((id_, fence, waited))

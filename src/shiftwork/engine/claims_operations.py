@@ -204,7 +204,7 @@ async def complete_one(
     item = check_result(await call.token(token), TaskResult(*given))
     if call.caller.idempotency is not None:
         return only(await _complete(call, [item]))
-    item = item._replace(request_id=call.caller.request_id)
+    item = msgspec.structs.replace(item, request_id=call.caller.request_id)
     answer: Outcome = await call.coalescer(_complete).call(item)
     return answer.unwrap()
 
@@ -228,7 +228,7 @@ async def complete(call: Call, completions: Sequence[Completion | Mapping[str, A
 async def _complete(call: Call, items: Sequence[CheckedResult | NotFound]) -> list[Outcome]:
     """In one transaction, unless validating takes long: then others have their turn in between."""
     outcomes = await _each(call, finish.complete, items)
-    while postponed := [place for place, outcome in enumerate(outcomes) if outcome.postponed]:
+    while postponed := [place for place, each in enumerate(outcomes) if each.status is None and each.postponed]:
         left = [items[place] for place in postponed]
         unbooked = [_unbooked(item) for item in left if isinstance(item, CheckedResult)]
         for place, outcome in zip(postponed, await _each(call, finish.complete, unbooked), strict=True):
@@ -238,7 +238,7 @@ async def _complete(call: Call, items: Sequence[CheckedResult | NotFound]) -> li
 
 def _unbooked(item: CheckedResult) -> CheckedResult:
     """What it used is booked already."""
-    return item._replace(result=msgspec.structs.replace(item.result, usage=None))
+    return msgspec.structs.replace(item, result=msgspec.structs.replace(item.result, usage=None))
 
 
 @implements(Claims.verdict)

@@ -17,8 +17,12 @@ Verb = Callable[[Tx, Engine, Caller, Sequence[Any]], Awaitable[list[Outcome]]]
 
 async def for_each(tx: Tx, engine: Engine, caller: Caller, verb: Verb, items: Sequence[Any]) -> list[Outcome]:
     """A verb for those of a batch that have no outcome yet; the answer of a repeat holds all of them."""
-    answers = iter(await verb(tx, engine, caller, [item for item in items if not isinstance(item, Outcome)]))
-    return [item if isinstance(item, Outcome) else next(answers) for item in items]
+    left = [item for item in items if not isinstance(item, Outcome)]
+    answers = await verb(tx, engine, caller, left)
+    if len(left) == len(items):
+        return answers
+    each = iter(answers)
+    return [item if isinstance(item, Outcome) else next(each) for item in items]
 
 
 async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token], *, whole: bool = False) -> dict[str, Row]:

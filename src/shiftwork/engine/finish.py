@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
@@ -48,22 +48,22 @@ async def complete(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Check
     work = UnitOfWork(tx, engine, caller)
     work.requests = requests
     by_token = {item.token: item for item in reversed(items)}
-    named = {token: item.artifacts for token, item in by_token.items() if item.artifacts}
+    named = {token: item.artifacts for token, item in by_token.items() if item.result.artifacts and item.artifacts}
     refused = await outputs.refuse_unknown(work, named) if named else {}
     for token in refused:
         del by_token[token]
     await _book(work, list(by_token.values()))
     unseen = await validation.needs_look(work)
-    outcomes = await _accept(work, [item for item in by_token.values() if item.reported or not unseen])
-    left = [item for token, item in by_token.items() if token not in outcomes]
-    if left:
+    outcomes = await _accept(work, [item for item in by_token.values() if not unseen or item.reported])
+    if len(outcomes) < len(by_token):
+        left = [item for token, item in by_token.items() if token not in outcomes]
         outcomes.update(await _complete_slowly(work, left))
+        await _book_late(work, [item for item in left if outcomes[item.token].error is not None])
     outcomes.update(refused)
     if named := {token: each for token, each in named.items() if not outcomes[token].postponed}:
         await outputs.use(work, named, outcomes)
-    await _book_late(work, [item for token, item in by_token.items() if outcomes[token].error is not None])
     await work.save()
-    return _answers((item.token for item in items), outcomes)
+    return _answers([item.token for item in items], outcomes)
 
 
 async def _book(work: UnitOfWork, items: list[CheckedResult]) -> None:
@@ -88,6 +88,8 @@ async def _accept(
             ended, tied = await lone_ends.accept(work, items)
         elif await lone_ends.accept_one(work, items[0]):
             ended = [items[0].token]
+    if len(ended) == len(items):
+        return {token: Outcome(ids.show_task(token.id), _DONE) for token in ended}
     known = {*ended, *(Token(row["id"], row["fence"]) for row in tied)}
     left = [item for item in items if item.token not in known] if known else items
     rows = await _end(work, left, checked)
@@ -168,8 +170,10 @@ async def _complete_slowly(work: UnitOfWork, items: list[CheckedResult]) -> dict
     return outcomes
 
 
-def _answers(tokens: Iterable[Token], outcomes: dict[Token, Outcome]) -> list[Outcome]:
+def _answers(tokens: Sequence[Token], outcomes: dict[Token, Outcome]) -> list[Outcome]:
     """In the order asked; an item that occurs twice in a batch is done once and answered twice."""
+    if len(outcomes) == len(tokens):
+        return [outcomes[token] for token in tokens]
     answers, found = [], set()
     for token in tokens:
         outcome = outcomes[token]
@@ -270,7 +274,7 @@ async def fail(tx: Tx, engine: Engine, caller: Caller, items: Sequence[CheckedFa
     outcomes.update(await _fail_locked(work, list(live.values())))
     await _book_late(work, [item for item in items if isinstance(outcomes[item.token].error, Exception)])
     await work.save()
-    return _answers((item.token for item in items), outcomes)
+    return _answers([item.token for item in items], outcomes)
 
 
 async def _failed_before(tx: Tx, caller: Caller, token: Token) -> Outcome | None:

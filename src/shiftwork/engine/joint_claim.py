@@ -233,7 +233,7 @@ async def _hand_over(tx: Tx, engine: Engine, workspace: str, group: Sequence[Cla
         grants = Grants(resolver, request, claimer.agent, claimer.allocator, tx.now)
         for row in claimer.rows:
             extra = context.get(row["id"], read.NOTHING)
-            claimer.assignments.append(grants.of(row).add(row, extra, found.get(row["id"], [])))
+            claimer.assignments.append(grants.of(row).add(row, extra, found.get(row["id"])))
         for grant in grants.all:
             emit_claimed(events, caller, grant)
             items += _written(grant, caller)

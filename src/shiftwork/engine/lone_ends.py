@@ -17,9 +17,9 @@ from shiftwork.store.store import ByColumn, Row
 
 def may_be_lone(work: UnitOfWork, items: Sequence[CheckedResult]) -> bool:
     """As far as the results themselves say."""
-    requests = {item.request_id for item in items}
-    plain = all(item.result.usage is None and item.result.verdict is None and not item.artifacts for item in items)
-    return len(requests) == 1 and plain and not work.engine.store.one_writer
+    if work.engine.store.one_writer or len({item.request_id for item in items}) != 1:
+        return False
+    return all(item.is_bare for item in items)
 
 
 async def accept_one(work: UnitOfWork, item: CheckedResult) -> bool:
@@ -77,8 +77,9 @@ async def accept(work: UnitOfWork, items: Sequence[CheckedResult]) -> tuple[Sequ
     else:
         are_alone = await _emit_all(work, groups, ended, request_id)
     if are_alone:
+        awaited = groups[0]["awaited"]
         for token in ended:
-            tx.announce_end(token.id, to_others=groups[0]["awaited"])
+            tx.announce_end(token.id, to_others=awaited)
         return ended, ()
     return [], await tx.all("completed_rows", items=[(token.id,) for token in ended], now=work.now)
 

@@ -152,10 +152,10 @@ class Picker:
         await self._purse.load(self._tx, rows)
         unlimited = self._purse.unlimited
         before = len(self._chosen)
+        free = {id_ for id_ in {row["lane"] for row in rows} if not self._preferences.concern_new(self._lanes[id_])}
         for row in rows:
-            lane = self._lanes[row["lane"]]
-            free = unlimited and row["budget_id"] is None and not self._preferences.concern(row, lane)
-            if free or await self._fits(row, lane):
+            is_new = unlimited and row["budget_id"] is None and row["last_agent_id"] is None
+            if (is_new and row["lane"] in free) or await self._fits(row, self._lanes[row["lane"]]):
                 self._chosen.append(row)
             else:
                 self.misfits += 1

@@ -134,4 +134,4 @@ def _answer(engine: Engine, workspace: str, rows: Sequence[Row], grants: Grants,
     ready = frozenset(map(int, found["ready"][1:-1].split(","))) if found["ready"] else frozenset[int]()
     if not got_any:
         return ClaimAnswer([], ready=ready, contended=found["open_lanes"] > 0)
-    return ClaimAnswer([grants.of(row).add(row, read.NOTHING, []) for row in rows], ready=ready)
+    return ClaimAnswer([grants.of(row).add(row, read.NOTHING, None) for row in rows], ready=ready)

@@ -176,6 +176,9 @@ NOTHING = TaskContext()
 
 async def before_claim(tx: Tx, rows: Sequence[Row]) -> dict[str, TaskContext]:
     """What an agent should know of tasks that were tried before or had dependencies; most need no look."""
+    rows = [row for row in rows if _may_have_edges(row) or row["round"] > 1]
+    if not rows:
+        return {}
     items = [(row["id"],) for row in rows if row["fence"]]
     roots = [(row["root_id"],) for row in rows if _may_have_edges(row)]
     attempts = _grouped(await tx.all("read_attempts", items=items), "task_id") if items else {}

@@ -22,7 +22,7 @@ from shiftwork.validation.policy import is_report
 _BOUNDS = Bounds()
 
 
-class CheckedResult(NamedTuple):
+class CheckedResult(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A result that can be stored."""
 
     token: Token
@@ -30,6 +30,12 @@ class CheckedResult(NamedTuple):
     stored: str = "{}"
     request_id: str | None = None
     """Of the call that handed it in, where calls are joined into one batch."""
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it brings neither usage nor a verdict, and names no artifact."""
+        result = self.result
+        return result.usage is None and result.verdict is None and not (result.artifacts and self.artifacts)
 
     @property
     def usage(self) -> Usage:

@@ -83,6 +83,10 @@ class Preferences:
             return True
         return self._use.fleet is not None and rank.level(row["priority"]) != "high"
 
+    def concern_new(self, lane: Lane) -> bool:
+        """The same for any task of this lane that no agent has had."""
+        return lane.key.mixed or not self._gates.suits(lane) or self._use.fleet is not None
+
     @staticmethod
     def reads_body(row: Row, lane: Lane) -> bool:
         return bool(lane.key.mixed or row["own_settings"] or row["type"] == judges.TYPE)

@@ -59,7 +59,7 @@ class Serials(Participant):
 async def admit(work: UnitOfWork, lanes: Iterable[Lane], rows: list[Row]) -> list[Row]:
     """Of what a claim has picked, what may run now; the rest leaves the claim index."""
     kinds = {lane.id: lane.key.serial for lane in lanes if lane.key.serial is not None}
-    names = {row["id"]: _name(row, kinds[row["lane"]]) for row in rows if row["lane"] in kinds}
+    names = {row["id"]: _name(row, kinds[row["lane"]]) for row in rows if row["lane"] in kinds} if kinds else {}
     if not names:
         return rows
     taken, closed = await _take(work.tx, [row for row in rows if row["id"] in names], names)

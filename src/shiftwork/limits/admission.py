@@ -28,8 +28,9 @@ async def admit(work: UnitOfWork, gates: Gates, lanes: Sequence[Lane], chosen: l
     rows = await _within_limits(work, gates, rows, models)
     if len(rows) < len(in_turn):
         await _leave(work, lanes, in_turn, rows)
-    await breakers.save(work, dict(changes[row["id"]] for row in rows if row["id"] in changes))
-    handed = {row["id"]: models[row["id"]] for row in rows if row["id"] in models}
+    if changes:
+        await breakers.save(work, dict(changes[row["id"]] for row in rows if row["id"] in changes))
+    handed = {row["id"]: models[row["id"]] for row in rows if row["id"] in models} if models else {}
     if handed:
         items = [(row["id"], row["fence"] + 1, handed[row["id"]]) for row in rows if row["id"] in handed]
         await work.tx.run("save_claim_models", items=sorted(items))
@@ -46,6 +47,8 @@ async def _leave(work: UnitOfWork, lanes: Sequence[Lane], in_turn: Sequence[Row]
 
 def _models(gates: Gates, lanes: Sequence[Lane], chosen: Sequence[Row]) -> dict[str, str]:
     by_id = {lane.id: lane for lane in lanes if lane.key.models or lane.key.mixed}
+    if not by_id:
+        return {}
     found = {row["id"]: gates.model_for(row, by_id[row["lane"]]) for row in chosen if row["lane"] in by_id}
     return {id_: model for id_, model in found.items() if model is not None}
 
@@ -53,6 +56,8 @@ def _models(gates: Gates, lanes: Sequence[Lane], chosen: Sequence[Row]) -> dict[
 async def _on_trial(
     work: UnitOfWork, gates: Gates, chosen: list[Row]
 ) -> tuple[list[Row], dict[str, tuple[breakers.Name, breakers.Change]]]:
+    if not gates.on_trial:
+        return chosen, {}
     trials: dict[breakers.Name, list[Row]] = defaultdict(list)
     for row in chosen:
         if row["type"] in gates.on_trial:

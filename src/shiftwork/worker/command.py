@@ -119,8 +119,17 @@ def run(
             return asyncio.run(Fleet(target, worker, url, processes, concurrency, **options).run())
     tracing.set_up("shiftwork-worker")
     run_worker = worker.run(url, until_idle=until_idle, max_tasks=max_tasks, runtime_id=runtime_id)
-    with fast_runner() as runner:
+    with fast_runner(WORKER_GARBAGE) as runner:
         return run_on(runner, _run_one(run_worker, say, report))
+
+
+GARBAGE = 2_000
+"""Objects made and not gone again, after which Python looks for garbage. To look through 20,000 stops everything for
+10 ms, and a server answers at any moment."""
+
+WORKER_GARBAGE = 10_000
+"""The same for a worker: more than the tasks of a batch are made of. Those go again once their results are accepted, so
+that it hardly ever looks."""
 
 
 def run_fast(main: Coroutine[Any, Any, T]) -> T:
@@ -129,14 +138,14 @@ def run_fast(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-def fast_runner() -> asyncio.Runner:
+def fast_runner(garbage_after: int = GARBAGE) -> asyncio.Runner:
     """A loop for a process of ours, on uvloop where it is installed: a call takes half as long.
 
-    Garbage is looked for less often, since a batch of 500 makes thousands of objects that go again with it; not much
-    less, since to look through 20,000 stops everything for 10 ms and gains nothing. What the program itself is made of
-    is left out. The store's thread and the loop take turns more often, so that neither waits 5 ms for the other.
+    Garbage is looked for less often, since a batch of 500 makes thousands of objects that go again with it. What the
+    program itself is made of is left out. The store's thread and the loop take turns more often, so that neither waits
+    5 ms for the other.
     """
-    gc.set_threshold(2_000, 20, 50)
+    gc.set_threshold(garbage_after, 20, 50)
     gc.freeze()
     sys.setswitchinterval(0.0005)
     try:

@@ -305,9 +305,9 @@ class Context(Durable, Content):
 
     def usage(self) -> Usage | None:
         """What is noted and not yet booked."""
-        if not self._has_usage:
+        if self._noted is None:
             return None
-        noted = self._usage_total.used
+        noted = self._noted.used
         return noted if noted.cost_usd or noted.tokens_in or noted.tokens_out else None
 
     def take_usage(self) -> Usage | None:

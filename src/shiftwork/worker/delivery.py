@@ -77,9 +77,12 @@ class Summary(msgspec.Struct):
 
     def count(self, status: str | None) -> None:
         """A result was submitted, and this became of it."""
-        self.completed += status == "completed"
-        self.validating += status == "validating"
-        self.failed += status not in {"completed", "validating"}
+        if status == "completed":
+            self.completed += 1
+        elif status == "validating":
+            self.validating += 1
+        else:
+            self.failed += 1
 
     def count_unwanted(self, error: ShiftworkError) -> Literal["cancelled", "lost"]:
         """The queue refused a write of an attempt: its task was cancelled, or is in other hands."""

@@ -51,13 +51,14 @@ class Durable:
         self._queue = queue
         self._assignment = assignment
 
-    @functools.cached_property
-    def _usage_total(self) -> usage_scope.UsageTotal:
-        return usage_scope.UsageTotal()
+    _noted: usage_scope.UsageTotal | None = None
+    """What the attempt has used; most note nothing."""
 
     @property
-    def _has_usage(self) -> bool:
-        return "_usage_total" in self.__dict__
+    def _usage_total(self) -> usage_scope.UsageTotal:
+        if self._noted is None:
+            self._noted = usage_scope.UsageTotal()
+        return self._noted
 
     @functools.cached_property
     def _called(self) -> dict[str, int]:

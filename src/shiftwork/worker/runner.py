@@ -412,7 +412,9 @@ class Runner:
 
     def _begin(self, assignments: list[Assignment]) -> None:
         queue, slow_for, opened, logs = self._queue, self._slow_for, self._opened, self._logs
-        claimed = [RunningHandler(each, Context(queue, each, slow_for, opened, logs)) for each in assignments]
+        claimed = [
+            RunningHandler(each, each.claim, Context(queue, each, slow_for, opened, logs)) for each in assignments
+        ]
         self._work.update((work.claim, work) for work in claimed)
         self._slots.add(claimed)
 
@@ -433,17 +435,17 @@ class Runner:
         tracing.work_on(held)
         try:
             if held.traceparent is None and not tracing.is_on() and tracing.meter() is None:
-                return await self._call(work)
+                data = await self._calls[held.type](work.context)
+                return done(work, data) if held.tests is None else await self._tested(work, data)
             with self._span(held), recorded(work, self.agent_id, self._worker.provider):
-                return await self._call(work)
+                return await self._tested(work, await self._calls[held.type](work.context))
         except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
             failure = self._failure(work, error)
             return PendingResult(work.claim, failure, failed=True) if failure is not None else None
 
-    async def _call(self, work: RunningHandler) -> PendingResult:
-        held = work.assignment
-        data = await self._calls[held.type](work.context)
-        if self._worker.run_tests and held.tests is not None:
+    async def _tested(self, work: RunningHandler, data: Any) -> PendingResult:
+        """With the verdict of the tests that the task asks for."""
+        if self._worker.run_tests and work.assignment.tests is not None:
             data = await tested(work.context, data)
         return done(work, data)
 

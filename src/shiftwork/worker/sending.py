@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import groupby
 from typing import Any, cast
 
+import msgspec
+
 from shiftwork.model.errors import ConflictError, NotFound, ShiftworkError
 from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.reports import Completion, Failure, TaskFailure, TaskResult
@@ -27,26 +29,16 @@ MAX_SIZE = 500
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
-class PendingResult:
+class PendingResult(msgspec.Struct, eq=False):
     """A finished attempt on its way to the queue."""
 
-    __slots__ = ("answered", "claim", "failed", "once_accepted", "report", "since")
-
-    def __init__(
-        self,
-        claim: Token,
-        report: Completion | Failure,
-        once_accepted: Callable[[], None] | None = None,
-        *,
-        failed: bool = False,
-    ) -> None:
-        self.claim = claim
-        self.report = report
-        self.once_accepted = once_accepted
-        self.since = 0.0
-        self.answered = False
-        self.failed = failed
-        """Whether the report is a `Failure`: asked so often that the type is not looked at each time."""
+    claim: Token
+    report: Completion | Failure
+    once_accepted: Callable[[], None] | None = None
+    failed: bool = False
+    """Whether the report is a `Failure`: asked so often that the type is not looked at each time."""
+    since: float = 0.0
+    answered: bool = False
 
     def kept(self) -> StoredResult:
         """As it is written down and tried again."""
@@ -112,7 +104,8 @@ class Sender:
         for pending, outcome in answered:
             if outcome.error is None:
                 self._count(pending, outcome)
-                self._report_accepted(pending, outcome.status)
+                if pending.once_accepted is not None:
+                    self._report_accepted(pending, outcome.status)
                 what = named_outcome(outcome.status, failed=pending.failed)
             elif isinstance(outcome.error, ConflictError | NotFound):
                 what = self._summary.count_unwanted(outcome.error)

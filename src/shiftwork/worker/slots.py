@@ -8,7 +8,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
 from shiftwork.engine.assignment import Assignment
+from shiftwork.model.outcome import Token
 from shiftwork.operation.stepping import Rest
 from shiftwork.worker.ahead import LATE_SEC, ClaimAhead
 from shiftwork.worker.context import Context
@@ -19,32 +22,27 @@ TURN_SEC = 0.005
 """For this long handlers that never wait run one after the other before the event loop has its turn."""
 
 
-class RunningHandler:
+class RunningHandler(msgspec.Struct, eq=False):
     """One claimed task: it waits for a slot, its handler runs, or its result is on its way."""
 
-    __slots__ = (
-        "assignment", "began", "claim", "claimed_ahead", "claimed_at", "context", "ending", "executing", "given_up",
-        "left_as", "makes_way", "task",
-    )  # fmt: skip
-
-    def __init__(self, assignment: Assignment, context: Context) -> None:
-        self.assignment = assignment
-        self.claim = assignment.claim
-        self.context = context
-        self.claimed_at = self.began = 0.0
-        self.claimed_ahead = False
-        """There was no free slot for it."""
-        self.executing = False
-        self.task: asyncio.Task[None] | None = None
-        """What runs it, once it has waited for something."""
-        self.ending: Ending | None = None
-        """Why the queue wants it stopped."""
-        self.given_up = False
-        """It did not end in time when its worker was stopped."""
-        self.makes_way = False
-        """It was interrupted for an urgent task."""
-        self.left_as = "released"
-        """What came of an attempt without a result."""
+    assignment: Assignment
+    claim: Token
+    context: Context
+    claimed_at: float = 0.0
+    began: float = 0.0
+    claimed_ahead: bool = False
+    """There was no free slot for it."""
+    executing: bool = False
+    task: asyncio.Task[None] | None = None
+    """What runs it, once it has waited for something."""
+    ending: Ending | None = None
+    """Why the queue wants it stopped."""
+    given_up: bool = False
+    """It did not end in time when its worker was stopped."""
+    makes_way: bool = False
+    """It was interrupted for an urgent task."""
+    left_as: str = "released"
+    """What came of an attempt without a result."""
 
     @property
     def is_over(self) -> bool:
