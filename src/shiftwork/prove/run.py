@@ -7,7 +7,7 @@ import itertools
 import random
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -48,7 +48,7 @@ RECOVERY_SEC = 60.0
 SETTLE_SEC = 120.0
 
 HOLDING = """
-select id from tasks where status in ('claimed', 'running', 'validating') and lease_check_at > 0
+select id, fence from tasks where status in ('claimed', 'running', 'validating') and lease_check_at > 0
   and status <> 'validating' and type <> 'probe'"""
 """By the index of leases: a run may have a million tasks."""
 
@@ -250,21 +250,29 @@ class Trial:
         held = await self._held()
         affected = await FAULTS[name].inject(self)
         lasted = time.monotonic() - began
-        recovered = None
-        while time.monotonic() - began < lasted + RECOVERY_SEC:
+        freed = recovered = None
+        while recovered is None and time.monotonic() - began < lasted + RECOVERY_SEC:
             with suppress(StoreUnavailable):
-                if await self._all_ended(held):
+                if freed is None and await self._all_freed(held):
+                    freed = time.monotonic() - began
+                if freed is not None and await self._all_ended(held):
                     recovered = time.monotonic() - began
                     break
             await asyncio.sleep(0.1)
-        self._occurrences.append(Occurrence(name, began - self._began, lasted, affected, recovered))
+        self._occurrences.append(Occurrence(name, began - self._began, lasted, affected, recovered, freed))
 
-    async def _held(self) -> list[str]:
-        return [str(row[0]) for row in await self._patiently(lambda: self.scratch.rows(HOLDING))]
+    async def _held(self) -> dict[str, int]:
+        """The fence of each task that is held."""
+        return {str(row[0]): row[1] for row in await self._patiently(lambda: self.scratch.rows(HOLDING))}
 
-    async def _all_ended(self, held: Sequence[str]) -> bool:
+    async def _all_freed(self, held: Mapping[str, int]) -> bool:
+        """Whether none of them is under the claim under which it was held."""
+        now = f"select id, fence from tasks where id in ({in_list(list(held))}) and status in ('claimed', 'running')"  # noqa: S608  # ids of ours
+        return not held or not any(held[str(row[0])] == row[1] for row in await self.scratch.rows(now))
+
+    async def _all_ended(self, held: Mapping[str, int]) -> bool:
         """A parent that waits for its subtasks has let go of its place; it is held again when they are done."""
-        some = f"select 1 from tasks where id in ({in_list(held)}) and status in ({in_list(HELD)}) limit 1"  # noqa: S608  # ids and words of ours
+        some = f"select 1 from tasks where id in ({in_list(list(held))}) and status in ({in_list(HELD)}) limit 1"  # noqa: S608  # ids and words of ours
         return not held or not await self.scratch.rows(some)
 
     async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:

@@ -29,6 +29,8 @@ class Scratch:
         self.folder = folder
         self.is_sqlite = url.startswith("sqlite")
         self.schema = f"{PREFIX}{secrets.token_hex(4)}"
+        self._connection: Any = None
+        self._turn = asyncio.Lock()
         self.url = f"sqlite:///{folder / 'queue.db'}" if self.is_sqlite else with_schema(url, self.schema)
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
@@ -52,8 +54,8 @@ class Scratch:
             raise StoreUnavailable(str(error)) from error
         try:
             connection.set_busy_timeout(10_000)
-            with connection:  # one transaction
-                return [self.read_sqlite(connection, query) for query in queries]
+            connection.execute("begin")  # until it is closed
+            return [self.read_sqlite(connection, query) for query in queries]
         except apsw.Error as error:
             raise StoreUnavailable(str(error)) from error
         finally:
@@ -63,28 +65,41 @@ class Scratch:
         return list(connection.execute(query))
 
     async def _postgres_rows(self, queries: Sequence[str]) -> list[list[tuple[Any, ...]]]:
+        """On one connection for all: to connect for each would take longer than most queries, on a busy machine."""
         import asyncpg  # noqa: PLC0415  # an extra
 
-        from shiftwork.store.postgres_opening import split_url  # noqa: PLC0415  # needs the extra
-
-        path = {"search_path": self.schema, "application_name": "shiftwork prove"}
-        try:
-            connection = await asyncpg.connect(
-                split_url(self.url)[0],
-                timeout=5,
-                command_timeout=READ_SEC,
-                statement_cache_size=0,
-                server_settings=path,
-            )
+        async with self._turn:
             try:
+                connection = self._connection = self._connection or await self._connect()
                 if len(queries) == 1:  # may be one that no transaction takes
                     return [await self.read_postgres(connection, queries[0])]
                 async with connection.transaction(isolation="repeatable_read", readonly=True):
                     return [await self.read_postgres(connection, query) for query in queries]
-            finally:
-                await connection.close(timeout=5)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise StoreUnavailable(str(error)) from error
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                self._leave()
+                raise StoreUnavailable(str(error)) from error
+            except BaseException:  # cancelled in the middle of a query
+                self._leave()
+                raise
+
+    async def _connect(self) -> Any:
+        import asyncpg  # noqa: PLC0415  # an extra
+
+        from shiftwork.store.postgres_opening import split_url  # noqa: PLC0415  # needs the extra
+
+        return await asyncpg.connect(
+            split_url(self.url)[0],
+            timeout=5,
+            command_timeout=READ_SEC,
+            statement_cache_size=0,
+            server_settings={"search_path": self.schema, "application_name": "shiftwork prove"},
+        )
+
+    def _leave(self) -> None:
+        """The next query connects again."""
+        if self._connection is not None:
+            self._connection.terminate()
+        self._connection = None
 
     async def read_postgres(self, connection: Any, query: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in await connection.fetch(query)]
@@ -109,6 +124,7 @@ class Scratch:
                     raise
                 await asyncio.sleep(0.5)
             else:
+                self._leave()
                 return
 
 
