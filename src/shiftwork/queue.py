@@ -27,6 +27,7 @@ from shiftwork.operation.local import Call, Shared, load_implementations
 from shiftwork.operation.opening import Opening
 from shiftwork.settings.cache import check_workspace
 from shiftwork.snapshots.snapshot_folder import open_folder
+from shiftwork.store import crash_points
 from shiftwork.store.opening import open_store
 from shiftwork.store.store import Clock, Store
 
@@ -134,7 +135,7 @@ class Queue(AnyQueue):
         try:
             in_force = (await engine.settings_cache.get(engine.store, workspace)).settings()
             if record_profile:
-                await engine.store.run(lambda tx: engine.settings_cache.add(tx, workspace))
+                await crash_points.named("open", engine.store.run(lambda tx: engine.settings_cache.add(tx, workspace)))
         except StoreUnavailable:
             if self.routes is None:
                 raise
