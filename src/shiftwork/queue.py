@@ -101,21 +101,7 @@ class Queue(AnyQueue):
                 engine.private_sinks = private_sinks or os.environ.get(PRIVATE_SINKS, "") in {"1", "true", "yes"}
                 return Shared(engine)
 
-            async def open_late(name: str, address: str) -> Store:
-                """A database of a map; where it does not answer, it is opened later."""
-                try:
-                    return await opening(address)
-                except StoreUnavailable as error:
-                    if error.where is not None:  # the address is wrong: waiting does not help
-                        raise
-                    return LateStore(name, address, functools.partial(opening, address), clock)
-
-            if is_map(place):
-                where = read_map(place)
-                shared: Shared | Routes = await _open_databases(where, open_late, share)
-            else:
-                shared = await share(await opening(place))
-            queue = cls(shared, workspace, Caller(actor))
+            queue = cls(await _open(place, opening, share, clock), workspace, Caller(actor))
             return await queue._ready(record_profile=profile is not None)
 
         return Opening(opened)
@@ -206,15 +192,29 @@ class Queue(AnyQueue):
             await self.engine.blob_store.close()
 
 
+async def _open(
+    place: str,
+    opening: Callable[[str], Awaitable[Store]],
+    share: Callable[[Store], Awaitable[Shared]],
+    clock: Clock | None,
+) -> Shared | Routes:
+    """The database at an address, or all those of a map."""
+    if is_map(place):
+        return await _open_databases(read_map(place), opening, share, clock)
+    return await share(await opening(place))
+
+
 async def _open_databases(
     where: DatabaseMap,
-    open_late: Callable[[str, str], Awaitable[Store]],
+    opening: Callable[[str], Awaitable[Store]],
     share: Callable[[Store], Awaitable[Shared]],
+    clock: Clock | None,
 ) -> Routes:
     """Those of a map, all at once: one that does not answer holds up no other."""
     names = list(where.databases)
     found = await asyncio.gather(
-        *(open_late(name, address) for name, address in where.databases.items()), return_exceptions=True
+        *(_open_late(name, address, opening, clock) for name, address in where.databases.items()),
+        return_exceptions=True,
     )
     stores = {name: each for name, each in zip(names, found, strict=True) if not isinstance(each, BaseException)}
     opened: dict[str, Shared] = {}
@@ -230,6 +230,16 @@ async def _open_databases(
             await stores[name].close()
         raise
     return routes
+
+
+async def _open_late(name: str, address: str, opening: Callable[[str], Awaitable[Store]], clock: Clock | None) -> Store:
+    """A database of a map; where it does not answer, it is opened later."""
+    try:
+        return await opening(address)
+    except StoreUnavailable as error:
+        if error.where is not None:  # the address is wrong: waiting does not help
+            raise
+        return LateStore(name, address, functools.partial(opening, address), clock)
 
 
 def _require_one(where: DatabaseMap, found: Sequence[Store | BaseException]) -> None:
