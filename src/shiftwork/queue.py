@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import os
-from collections.abc import Awaitable, Callable
-from typing import Self
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Self
 
 from shiftwork import config
 from shiftwork.access.model import TokenInfo
 from shiftwork.access.operations import find_token
 from shiftwork.artifacts.connect import open_blob_store
-from shiftwork.databases.map_file import is_map, read_map
+from shiftwork.databases.late_store import LateStore
+from shiftwork.databases.map_file import DatabaseMap, is_map, read_map
 from shiftwork.databases.routed import RoutedCall
 from shiftwork.databases.routes import Routes
 from shiftwork.engine.engine import Caller, Engine
@@ -18,14 +21,15 @@ from shiftwork.engine.participants import PARTICIPANTS
 from shiftwork.engine.secrets import open_secret_box
 from shiftwork.model import check
 from shiftwork.model.bounds import MAX_NAME
-from shiftwork.model.errors import StoreError
+from shiftwork.model.errors import StoreError, StoreUnavailable
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.operation.local import Call, Shared, load_implementations
 from shiftwork.operation.opening import Opening
 from shiftwork.settings.cache import check_workspace
 from shiftwork.snapshots.snapshot_folder import open_folder
+from shiftwork.store import crash_points
 from shiftwork.store.opening import open_store
-from shiftwork.store.store import Clock
+from shiftwork.store.store import Clock, Store
 
 PRIVATE_SINKS = "SHIFTWORK_PRIVATE_SINKS"
 load_implementations()
@@ -61,7 +65,8 @@ class Queue(AnyQueue):
     ) -> Opening[Queue]:
         """Open the queue at `sqlite:///path` or `postgresql://…`; creates its tables if there are none.
 
-        `shiftwork+map:/path/map.toml` opens a queue on all the databases that the file names.
+        `shiftwork+map:/path/map.toml` opens a queue on all the databases that the file names; one that does not answer
+        joins when it does.
 
         On PostgreSQL `?schema=name` keeps them in that schema; up to `pool_size` connections are opened. On SQLite a
         call waits `patience` seconds for writers of other processes.
@@ -84,10 +89,10 @@ class Queue(AnyQueue):
             folder = open_folder(snapshots, place)
             secrets = open_secret_box(secrets_key)
 
-            async def connect(address: str) -> Shared:
-                store = await open_store(
-                    address, clock=clock, migrate_schema=migrate, pool_size=pool_size, patience=patience
-                )
+            def opening(address: str) -> Coroutine[Any, Any, Store]:
+                return open_store(address, clock=clock, migrate_schema=migrate, pool_size=pool_size, patience=patience)
+
+            async def share(store: Store) -> Shared:
                 try:
                     engine = Engine(store, profile or "standard", seed, blob_store, folder, secrets, PARTICIPANTS)
                 except BaseException:
@@ -96,7 +101,7 @@ class Queue(AnyQueue):
                 engine.private_sinks = private_sinks or os.environ.get(PRIVATE_SINKS, "") in {"1", "true", "yes"}
                 return Shared(engine)
 
-            queue = cls(await _open_databases(place, connect), workspace, Caller(actor))
+            queue = cls(await _open(place, opening, share, clock), workspace, Caller(actor))
             return await queue._ready(record_profile=profile is not None)
 
         return Opening(opened)
@@ -113,9 +118,14 @@ class Queue(AnyQueue):
     async def _use_settings(self, *, record_profile: bool) -> None:
         """Read how long an operation may take. A program that names no profile may only read."""
         engine, workspace = self.engine, self.workspace
-        in_force = (await engine.settings_cache.get(engine.store, workspace)).settings()
-        if record_profile:
-            await engine.store.run(lambda tx: engine.settings_cache.add(tx, workspace))
+        try:
+            in_force = (await engine.settings_cache.get(engine.store, workspace)).settings()
+            if record_profile:
+                await crash_points.named("open", engine.store.run(lambda tx: engine.settings_cache.add(tx, workspace)))
+        except StoreUnavailable:
+            if self.routes is None:
+                raise
+            return  # its database is away: that of another workspace may answer
         for each in self.databases():
             each.engine.store.operation_max_sec = in_force.operation_max_sec
 
@@ -182,20 +192,61 @@ class Queue(AnyQueue):
             await self.engine.blob_store.close()
 
 
-async def _open_databases(place: str, connect: Callable[[str], Awaitable[Shared]]) -> Shared | Routes:
+async def _open(
+    place: str,
+    opening: Callable[[str], Awaitable[Store]],
+    share: Callable[[Store], Awaitable[Shared]],
+    clock: Clock | None,
+) -> Shared | Routes:
     """The database at an address, or all those of a map."""
-    if not is_map(place):
-        return await connect(place)
-    where = read_map(place)
+    if is_map(place):
+        return await _open_databases(read_map(place), opening, share, clock)
+    return await share(await opening(place))
+
+
+async def _open_databases(
+    where: DatabaseMap,
+    opening: Callable[[str], Awaitable[Store]],
+    share: Callable[[Store], Awaitable[Shared]],
+    clock: Clock | None,
+) -> Routes:
+    """Those of a map, all at once: one that does not answer holds up no other."""
+    names = list(where.databases)
+    found = await asyncio.gather(
+        *(_open_late(name, address, opening, clock) for name, address in where.databases.items()),
+        return_exceptions=True,
+    )
+    stores = {name: each for name, each in zip(names, found, strict=True) if not isinstance(each, BaseException)}
     opened: dict[str, Shared] = {}
-    routes: Routes | None = None
     try:
-        for name, address in where.databases.items():
-            opened[name] = await connect(address)
+        _require_one(where, found)
+        opened = {name: await share(store) for name, store in stores.items()}
         routes = Routes(where, opened)
         await routes.open()
     except BaseException:
         for shared in opened.values():
             await shared.close()
+        for name in stores.keys() - opened.keys():
+            await stores[name].close()
         raise
     return routes
+
+
+async def _open_late(name: str, address: str, opening: Callable[[str], Awaitable[Store]], clock: Clock | None) -> Store:
+    """A database of a map; where it does not answer, it is opened later."""
+    try:
+        return await opening(address)
+    except StoreUnavailable as error:
+        if error.where is not None:  # the address is wrong: waiting does not help
+            raise
+        return LateStore(name, address, functools.partial(opening, address), clock)
+
+
+def _require_one(where: DatabaseMap, found: Sequence[Store | BaseException]) -> None:
+    """Raise what a database was refused for, or that none answers."""
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+    if all(isinstance(store, LateStore) for store in found):
+        names = ", ".join(where.databases)
+        raise StoreUnavailable(f"no database of the map answers: {names}", where=where.url)

@@ -91,7 +91,7 @@ async def _maintain(url: str, point: str | None) -> None:
         clock.advance(400)
         passed = crash_points.arm(point)
         await run_once(queue.engine, force=True)
-        await crash_points.named("notifications", NotificationSender(queue.engine).send_due())
+        await NotificationSender(queue.engine).send_due()
         _print(passed)
         os._exit(0)
 

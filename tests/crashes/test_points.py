@@ -21,6 +21,9 @@ from tests.server.endpoints import changing
 SOURCE = Path(shiftwork.__file__).parent
 BEFORE = ": before commit"
 KILLED = -signal.SIGKILL
+ASIDE = ("process heartbeat: ", "claim counts: ")
+"""What a process writes by the clock, whatever it is asked for."""
+
 PARTS = 6
 """So that several processes share them."""
 NAMES = [door.name for door in changing() if door.name != "move_clock"]
@@ -44,7 +47,7 @@ def points_of(server: ForkServer, url: str, folder: Path, names: list[str]) -> d
     with server.start("call_all", url, str(folder), names) as child:
         passed = {name: json.loads(child.read_line()) for name in names}
         assert child.wait() == 0
-    return {name: [p for p in points if not p.startswith("unnamed")] for name, points in passed.items()}
+    return {name: [p for p in points if not p.startswith(ASIDE)] for name, points in passed.items()}
 
 
 def advance_sec(name: str, number: int) -> float:
@@ -60,6 +63,8 @@ async def test_death_at_any_point_of_a_call_leaves_all_or_nothing(
     found = points_of(server, store_url, tmp_path, NAMES[part::PARTS])
     for name, points in found.items():
         assert any(BEFORE in point for point in points), f"{name} commits without a named point: {points}"
+        unnamed = [point for point in points if point.startswith("unnamed")]
+        assert not unnamed, f"{name} makes something commit that no one has named"
         for number, point in chosen(points, store_url):
             workspace, moved = f"{name} {number}", advance_sec(name, number)
             with server.start("die_in_call", store_url, str(tmp_path), name, workspace, point, moved) as child:
@@ -80,7 +85,7 @@ async def test_death_at_any_point_of_maintenance_and_sending_leaves_a_whole_queu
         child.read_line()
         assert child.wait() == 0
     with server.start("maintain", store_url, str(tmp_path), None) as child:
-        points = [point for point in json.loads(child.read_line()) if not point.startswith("unnamed")]
+        points = [point for point in json.loads(child.read_line()) if not point.startswith((*ASIDE, "unnamed"))]
         assert child.wait() == 0
     assert {"notifications: before sending", "notifications: after sending"} <= set(points)
     jobs = {name for name in JOBS if any(point.startswith(f"maintenance {name}: ") for point in points)}
@@ -118,3 +123,28 @@ def test_no_point_is_added_without_a_place_here() -> None:
         *("before posting a batch", "after uploading a batch", "after posting a batch"),
         *("after reading a batch", "after cancelling a batch"),
     }
+
+
+NAMED_BY_THEIR_CALLERS = {
+    "artifacts/transfer.py": "the operation",
+    "databases/move.py": "move",
+    "engine/claim_requests.py": "the operation",
+    "engine/lanes.py": "the operation",
+    "engine/result_waiters.py": "the operation that waits",
+    "operation/local.py": "the operation",
+    **{
+        f"{feature}/maintenance.py": "the job"
+        for feature in ("artifacts", "batches", "notifications", "observe", "search", "snapshots", "triggers")
+    },
+}
+
+
+def test_every_commit_outside_of_operations_and_jobs_has_a_name() -> None:
+    """Whoever adds a commit names its points, or says here who does."""
+    named = r'crash_points\.named\(\s*f?"[^"]+", [\w.]*store\.run\('
+    unnamed = {
+        f"{file.relative_to(SOURCE)}"
+        for file in SOURCE.rglob("*.py")
+        if re.search(r"\bstore\.run\(|_store\.run\(", re.sub(named, "", file.read_text()))
+    }
+    assert unnamed == NAMED_BY_THEIR_CALLERS.keys()

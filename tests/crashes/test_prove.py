@@ -95,8 +95,10 @@ def test_fault_that_met_nothing_is_not_proven() -> None:
 
 
 def test_recovery_times_of_a_fault_are_in_its_row() -> None:
-    times = [Occurrence("kill", at, 0.1, 1, recovered) for at, recovered in ((1.0, 2.0), (5.0, 4.0), (9.0, None))]
+    found = ((1.0, 2.0, 1.5), (5.0, 4.0, 2.5), (9.0, None, None))
+    times = [Occurrence("kill", at, 0.1, 1, recovered, freed) for at, recovered, freed in found]
     (row,) = ledger(occurrences=times).faults
+    assert row.freed_median_sec == 2.0
     assert (row.times, row.recovery_median_sec, row.recovery_max_sec, row.not_recovered) == (3, 3.0, 4.0, 1)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services import Databases
+from tests.services import Databases, Postgres
 
 MakeMap = Callable[[int], str]
 
@@ -33,3 +33,15 @@ def make_map(postgres: Databases, migrated_template: str, tmp_path: Path) -> Ite
 def map_url(make_map: MakeMap) -> str:
     """A map of two databases."""
     return make_map(2)
+
+
+@pytest.fixture
+def mortal(postgres: Databases, migrated_template: str, tmp_path: Path) -> Iterator[tuple[str, Postgres]]:
+    """A map of two databases, and the server of the second one."""
+    first = postgres.create_database(migrated_template)
+    with Postgres.start() as server:
+        file = tmp_path / "map.toml"
+        addresses = f'a = "{postgres.dsn(first)}"\nb = "{server.dsn(server.create_database())}"'
+        file.write_text(f'default = "a"\n[databases]\n{addresses}')
+        yield f"shiftwork+map:{file}", server
+    postgres.drop_database(first)

@@ -4,8 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -18,7 +16,7 @@ from shiftwork.model.errors import StoreUnavailable
 from shiftwork.server.app import build
 from shiftwork.server.serve import Options, open_server_state
 from tests.dashboard.conftest import finish, opened_browser, served
-from tests.services import Databases, Postgres
+from tests.services import Postgres
 from tests.worker.steps import until
 
 
@@ -84,18 +82,6 @@ async def test_commands_show_all_databases(map_url: str) -> None:
     checks = {each["check"]: each["level"] for each in json.loads(doctor.stdout)}
     assert checks["database a"] == checks["database b"] == checks["indexes b"] == checks["store b"] == "ok", checks
     assert doctor.returncode == 0, doctor.stdout
-
-
-@pytest.fixture
-def mortal(postgres: Databases, migrated_template: str, tmp_path: Path) -> Iterator[tuple[str, Postgres]]:
-    """A map of two databases, and the server of the second one."""
-    first = postgres.create_database(migrated_template)
-    with Postgres.start() as server:
-        file = tmp_path / "map.toml"
-        addresses = f'a = "{postgres.dsn(first)}"\nb = "{server.dsn(server.create_database())}"'
-        file.write_text(f'default = "a"\n[databases]\n{addresses}')
-        yield f"shiftwork+map:{file}", server
-    postgres.drop_database(first)
 
 
 async def test_a_database_that_is_down_refuses_its_workspaces_alone(mortal: tuple[str, Postgres]) -> None:

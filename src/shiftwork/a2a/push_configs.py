@@ -13,6 +13,7 @@ from shiftwork.model.task import Task
 from shiftwork.notifications import policy
 from shiftwork.notifications.model import SinkTarget
 from shiftwork.queue import Queue
+from shiftwork.store import crash_points
 from shiftwork.store.store import Row, Tx
 
 MAX_PER_TASK = 20
@@ -67,7 +68,7 @@ async def save(queue: Queue, task: Task, config: PushConfig) -> None:
             version=0,
         )
 
-    await engine.store.run(write)
+    await crash_points.named("a2a push", engine.store.run(write))
 
 
 async def list_of(queue: Queue, task: Task) -> list[PushConfig]:
@@ -85,7 +86,7 @@ async def remove(queue: Queue, task: Task, config_id: str) -> bool:
     async def write(tx: Tx) -> bool:
         return await tx.one("delete_push_config", **known, id=config_id) is not None
 
-    return await queue.engine.store.run(write)
+    return await crash_points.named("a2a push", queue.engine.store.run(write))
 
 
 def opened(engine: Engine, row: Row) -> PushConfig:

@@ -21,6 +21,7 @@ from shiftwork.model import ids
 from shiftwork.model.errors import NotFound, ShiftworkError
 from shiftwork.notifications import dial
 from shiftwork.queue import Queue
+from shiftwork.store import crash_points
 from shiftwork.store.store import Row, Tx
 
 log = logging.getLogger("shiftwork.a2a")
@@ -64,7 +65,9 @@ class PushSender:
         now = self._store.now()
         if now - self._cleaned_at > CLEAN_SEC:
             self._cleaned_at = now
-            await self._store.run(lambda tx: tx.run("delete_ended_push_configs", before=now - KEEP_SEC))
+            await crash_points.named(
+                "a2a push", self._store.run(lambda tx: tx.run("delete_ended_push_configs", before=now - KEEP_SEC))
+            )
         due = await self._store.read(lambda tx: tx.all("due_push_configs", now=now, count=AT_ONCE))
         await asyncio.gather(*[self._notify(row) for row in due])
         return len(due)
@@ -80,7 +83,7 @@ class PushSender:
         async def take(tx: Tx) -> Any:
             return await tx.one("take_push_config", **known, until=now + LEASE_SEC, now=now)
 
-        taken = await self._store.run(take)
+        taken = await crash_points.named("a2a push", self._store.run(take))
         if taken is None:
             return  # another server has it
         queue = self._queue.in_workspace(row["workspace"])
@@ -103,7 +106,7 @@ class PushSender:
             "ended_at": at if ended else None,
             "error": problem,
         }
-        await self._store.run(lambda tx: tx.run("record_push", **known, **recorded))
+        await crash_points.named("a2a push", self._store.run(lambda tx: tx.run("record_push", **known, **recorded)))
 
     async def _post(self, row: Row, task: Any) -> str | None:
         """Why it was not taken; None where it was."""

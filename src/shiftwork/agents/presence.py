@@ -15,6 +15,7 @@ from shiftwork.agents import operations as agents
 from shiftwork.agents.process import Process, is_gone, this_process
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.model.outcome import Outcome, Token
+from shiftwork.store import crash_points
 from shiftwork.store.store import Row, Tx
 
 IDLE_SEC = 3600.0
@@ -46,7 +47,7 @@ async def announce(
         await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
         await tx.run("set_presence", workspace=workspace, id=runtime_id, presence=text)
 
-    await engine.store.run(write)
+    await crash_points.named("presence", engine.store.run(write))
 
 
 async def find_gone(tx: Tx) -> list[tuple[Row, RuntimeProcess]]:
@@ -64,7 +65,7 @@ async def reclaim_gone(tx: Tx, engine: Engine) -> dict[str, int]:
 
 async def reclaim_gone_now(engine: Engine, workspace: str) -> list[Outcome]:
     """The same at once, for a worker that starts; what became of tasks in its own workspace is answered."""
-    _, returned = await engine.store.run(lambda tx: _reclaim_gone(tx, engine))
+    _, returned = await crash_points.named("presence", engine.store.run(lambda tx: _reclaim_gone(tx, engine)))
     return [outcome for its_workspace, outcome in returned if its_workspace == workspace]
 
 

@@ -155,13 +155,14 @@ def _print(outcome: Outcome, seed: int) -> None:
     ledger = msgspec.structs.asdict(outcome.ledger)
     printing.table(["what", "how many"], [*((words, ledger[name]) for name, words in WORDS.items()), ("seed", seed)])
     click.echo()
-    columns = ["fault", "times", "affected", "recovery, median", "recovery, longest"]
+    columns = ["fault", "times", "affected", "claims free, median", "recovery, median", "recovery, longest"]
     printing.table(columns, [_fault_cells(row) for row in outcome.ledger.faults], empty="no faults")
 
 
 def _fault_cells(row: FaultRow) -> list[object]:
     longest = f"more than a minute ({row.not_recovered} times)" if row.not_recovered else _seconds(row.recovery_max_sec)
-    return [row.fault, row.times, row.affected, _seconds(row.recovery_median_sec), longest]
+    medians = _seconds(row.freed_median_sec), _seconds(row.recovery_median_sec)
+    return [row.fault, row.times, row.affected, *medians, longest]
 
 
 def _seconds(value: float | None) -> str:

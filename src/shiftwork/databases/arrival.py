@@ -19,6 +19,7 @@ from shiftwork.engine.event_log import SPREAD, Stretch
 from shiftwork.engine.lanes import TARGETED
 from shiftwork.model.errors import StoreUnsuitable
 from shiftwork.search import index
+from shiftwork.store import crash_points
 from shiftwork.store.postgres_connecting import CONNECT_SEC, open_connection
 from shiftwork.store.postgres_errors import LOST, translate
 from shiftwork.store.postgres_schema import lock_name
@@ -61,13 +62,17 @@ async def activate(store: Store, workspace: str) -> bool:
         raise translate(error) from error
 
 
-async def activate_on(side: Side, now: float) -> bool:
-    """The same on a connection that there is. The tables in which rows have waited are dropped later."""
+async def activate_on(side: Side, now: float, known: Sequence[MovedTable] = ()) -> bool:
+    """The same on a connection that there is. The tables in which rows have waited are dropped later.
+
+    `known` are the tables of the database, where they have been read: writes wait for this.
+    """
+    tables = known or await read_tables(side.connection, side.schema)
     async with side.connection.transaction():
-        return await _activate(side, now)
+        return await _activate(side, now, [table for table in tables if table.name not in BULK])
 
 
-async def _activate(side: Side, now: float) -> bool:
+async def _activate(side: Side, now: float, tables: Sequence[MovedTable]) -> bool:
     do, routes = side.connection.execute, side.place("routes")
     mine = f"where workspace = {literal(side.workspace)}"
     row = await side.connection.fetchrow(f"select state, peer from {routes} {mine} for update")
@@ -75,7 +80,6 @@ async def _activate(side: Side, now: float) -> bool:
         return False
     await do(f"update {routes} set state = 'here', changed_at = $1 {mine}", now)
     await _make_lanes(side)
-    tables = [table for table in await read_tables(side.connection, side.schema) if table.name not in BULK]
     await do("; ".join([_taken_in(side, table) for table in await _waiting(side, tables)]))
     tail = side.place(side.stage(TAIL))
     await do(
@@ -164,7 +168,9 @@ async def finish(engine: Engine, workspace: str, first: int, last: int) -> None:
         upto = min(first + PAGE, last)
         await _finish_page(engine, workspace, first, upto)
         first = upto
-    await engine.store.run(lambda tx: tx.run("finish_arrival", workspace=workspace, upto=None))
+    await crash_points.named(
+        "arrival", engine.store.run(lambda tx: tx.run("finish_arrival", workspace=workspace, upto=None))
+    )
 
 
 async def _finish_page(engine: Engine, workspace: str, first: int, upto: int) -> None:
@@ -185,4 +191,4 @@ async def _finish_page(engine: Engine, workspace: str, first: int, upto: int) ->
         await index.save(tx, entries)
         await tx.run("finish_arrival", workspace=workspace, upto=upto)
 
-    await engine.store.run(write)
+    await crash_points.named("arrival", engine.store.run(write))

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from shiftwork.databases import arrival, changes
 from shiftwork.databases.moved_tables import BULK, Digest, MovedTable, Side, copy_ids, literal, names, pipe
@@ -32,6 +33,9 @@ class Copy:
         self._tables = tables
         self._tracked = [table for table in tables if not table.is_whole]
         self._tasks = next(table for table in tables if table.name == "tasks")
+        self._look: Any = None
+        self._came: set[str] = set()
+        """Tables for which there are temporary ones: to create them takes as long as to copy a few rows."""
         self.digests: dict[str, Digest] | None = None
         """Of the rows that were copied, by table, once both sides have been compared in full."""
 
@@ -40,6 +44,7 @@ class Copy:
         await self.remove()
         await self._make_waiting_tables()
         await changes.install(self._a, self._tracked)
+        self._look = await changes.look_for_changes(self._a, self._tracked)
         await self._copy_all()
         await self._catch_up()
         await self._settle()
@@ -140,7 +145,7 @@ class Copy:
         await self._copy_lanes()
         for side in (a, b):
             await side.connection.execute(";".join(f"set local {plan} = off" for plan in PLANS))
-        found = await changes.changed(a, self._tracked)
+        found = {row[0] for row in await self._look.fetch()}
         rows = 0
         for table in self._tables:
             if table.name in found:
@@ -162,10 +167,12 @@ class Copy:
         a, b, columns, key = self._a, self._b, names(table.copied), names(table.key)
         changed, copy = a.place(a.changes(table.name)), b.place(self._copied(table))
         keys, came = f"keys_{table.name}", f"came_{table.name}"
-        await b.connection.execute(
-            f"create temp table {keys} on commit drop as select {key} from {copy} limit 0; "
-            f"create temp table {came} (like {copy}) on commit drop"
-        )
+        if table.name not in self._came:
+            await b.connection.execute(
+                f"create temp table {keys} on commit delete rows as select {key} from {copy} limit 0; "
+                f"create temp table {came} (like {copy}) on commit delete rows"
+            )
+            self._came.add(table.name)
         await pipe(a, f"select distinct {key} from {changed}", b, keys, table.key, None)
         mine = f"(select t.* from {a.place(table.name)} t where ({key}) in (select {key} from {changed}) "
         mine += f"and {a.membership(table)})"

@@ -141,6 +141,7 @@ class _Move:
             marker = await self._raise_numbers()
             self._reached("numbers raised")
             copy = await self._copy()
+            there = await read_tables(self._b.connection, self._b.schema)
             self._reached("copied")
             copied_sec, began = time.perf_counter() - began, time.perf_counter()
             async with guard.paused(self._a):
@@ -150,7 +151,7 @@ class _Move:
                 self._reached("verified")
                 await self._switch()
                 self._reached("switched")
-                await arrival.activate_on(self._b, self._engines[1].store.now())
+                await arrival.activate_on(self._b, self._engines[1].store.now(), there)
             paused_sec = time.perf_counter() - began
             self._reached("activated")
             await self._routes.refresh()
@@ -281,9 +282,12 @@ class _Move:
             raise StoreError("more events came during the move than it has numbers for", hint="Undo it and try again.")
         a, b, workspace = self._a, self._b, self._workspace
 
-        folded = await a.connection.fetchval(f"select coalesce(max(folded_to), 0) from {a.place('meter_marks')}")
-        indexed = await a.connection.fetchval(f"select coalesce(max(read_to), 0) from {a.place('search_marks')}")
-        fired = await a.connection.fetchval(f"select coalesce(max(seq), $1) from {a.place('trigger_cursor')}", last)
+        folded, indexed, fired = await a.connection.fetchrow(
+            f"select (select coalesce(max(folded_to), 0) from {a.place('meter_marks')}), "
+            f"(select coalesce(max(read_to), 0) from {a.place('search_marks')}), "
+            f"(select coalesce(max(seq), $1) from {a.place('trigger_cursor')})",
+            last,
+        )
         first = min(indexed, fired)
         sums = await self._engines[0].store.read(lambda tx: meters.count(tx, folded, last, workspace))
         tail = b.place(b.stage(arrival.TAIL))

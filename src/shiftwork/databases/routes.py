@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 
 from shiftwork.databases import health
@@ -22,7 +23,7 @@ from shiftwork.model.errors import (
     WorkspaceMoving,
 )
 from shiftwork.operation.local import Shared
-from shiftwork.store.store import Row
+from shiftwork.store.store import Row, Tx
 
 log = logging.getLogger("shiftwork.databases")
 REFRESH_SEC = 1.0
@@ -39,11 +40,15 @@ class Routes:
         self._unmoved: dict[str, str] = {}
         """Where workspaces are that have never moved."""
         self._rows: dict[str, Sequence[Row]] = dict.fromkeys(databases, ())
+        self._unread = set(databases)
+        """Databases that have not answered yet: which workspaces they have is not known."""
         self._owners: dict[str, str] = {}
         self._arriving: set[str] = set()
         """Workspaces whose rows are in their new database, but not yet in its tables."""
         self._away_since: dict[str, float] = {}
         """Databases that do not answer, and since when on the loop's clock."""
+        self._unusable: set[str] = set()
+        """Databases that answer, and have a workspace that another one has."""
         self._refreshing = asyncio.Lock()
         self._polling: asyncio.Task[None] | None = None
         for shared in databases.values():
@@ -52,20 +57,32 @@ class Routes:
 
     async def open(self) -> None:
         """Read who owns what, and read it again every second."""
-        for name, shared in self.databases.items():
-            rows = await shared.engine.store.read(lambda tx: tx.all("list_workspaces"))
-            self._rows[name] = await shared.engine.store.read(lambda tx: tx.all("read_routes"))
-            moved = {row["workspace"] for row in self._rows[name]}
-            for workspace in {row["name"] for row in rows} - moved:
-                other = self._unmoved.setdefault(workspace, name)
-                if other != name:
-                    raise InvalidConfig(
-                        f"the workspace {workspace!r} is in two databases, {other} and {name}",
-                        where=self.map.url,
-                        hint="Copy one of the two queues into a schema of its own, and leave it out of the map.",
-                    )
+        for name in self.databases:
+            try:
+                await self._read(name)
+            except StoreUnavailable:
+                self._away_since[name] = -math.inf
         await self.refresh()
         self._polling = asyncio.create_task(self._poll())
+
+    async def _read(self, name: str) -> None:
+        """Read the routes of a database; with its workspaces until all databases have been read."""
+        read = self.databases[name].engine.store.read
+        if not self._unread:
+            self._rows[name] = await read(lambda tx: tx.all("read_routes"))
+            return
+        routes, names = await read(_routes_and_names)
+        for workspace in names - {row["workspace"] for row in routes}:
+            other = self._unmoved.get(workspace, name)
+            if other != name and self._owners.get(workspace, other) == other:
+                raise InvalidConfig(
+                    f"the workspace {workspace!r} is in two databases, {other} and {name}",
+                    where=self.map.url,
+                    hint="Copy one of the two queues into a schema of its own, and leave it out of the map.",
+                )
+        self._unmoved |= dict.fromkeys(names - {row["workspace"] for row in routes}, name)
+        self._rows[name] = routes
+        self._unread.discard(name)
 
     async def close(self) -> None:
         if self._polling is not None:
@@ -75,8 +92,17 @@ class Routes:
             await shared.close()
 
     def owner(self, workspace: str) -> str:
-        """The name of the database that a workspace is in; a new one is made in the default database."""
-        return self._owners.get(workspace) or self._unmoved.get(workspace) or self.map.default
+        """The name of the database that a workspace is in; a new one is made in the default database.
+
+        One that no database is known to have may be in a database that has not answered yet.
+        """
+        new = min(self._unread, default=self.map.default)
+        return self._owners.get(workspace) or self._unmoved.get(workspace) or new
+
+    @property
+    def all_read(self) -> bool:
+        """Whether every database has answered since the process started, so that each workspace is known."""
+        return not self._unread
 
     def place(self, workspace: str) -> Shared:
         return self.databases[self.owner(workspace)]
@@ -121,9 +147,14 @@ class Routes:
         began = loop.time()
         try:
             async with asyncio.timeout(health.PATIENCE_SEC):
-                self._rows[name] = await self.databases[name].engine.store.read(lambda tx: tx.all("read_routes"))
+                await self._read(name)
         except (StoreError, TimeoutError):
             self._away_since.setdefault(name, began)
+        except InvalidConfig as error:  # found when it joins: the others are served
+            self._away_since.setdefault(name, -math.inf)
+            if name not in self._unusable:
+                log.warning("the database %s of the map is not used: %s", name, error)
+            self._unusable.add(name)
         else:
             self._away_since.pop(name, None)
 
@@ -181,3 +212,7 @@ class Routes:
                 await self.finish()
             except Exception:
                 log.exception("cannot read which database owns which workspace")
+
+
+async def _routes_and_names(tx: Tx) -> tuple[Sequence[Row], set[str]]:
+    return await tx.all("read_routes"), {row["name"] for row in await tx.all("list_workspaces")}

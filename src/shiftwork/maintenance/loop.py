@@ -205,7 +205,9 @@ async def _record_idle(engine: Engine, seen: JobsSnapshot, jobs: dict[str, JobSp
         if name in seen.shared and not _is_due(seen, name, entry) and _is_old(seen, name)
     ]
     if idle and not force and not seen.has_work("clock"):
-        await engine.store.run(lambda tx: tx.run("note_idle", items=sorted(idle), now=tx.now))
+        await crash_points.named(
+            "maintenance", engine.store.run(lambda tx: tx.run("note_idle", items=sorted(idle), now=tx.now))
+        )
 
 
 def _is_old(seen: JobsSnapshot, name: str) -> bool:

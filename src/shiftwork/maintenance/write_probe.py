@@ -16,6 +16,7 @@ import msgspec
 from shiftwork.engine.engine import Engine
 from shiftwork.model.errors import ShiftworkError
 from shiftwork.observe.maintenance_health import PROCESS, SERVER, Resting
+from shiftwork.store import crash_points
 from shiftwork.store.store import Tx
 
 log = logging.getLogger("shiftwork.maintenance")
@@ -45,7 +46,7 @@ class ProcessHeartbeat:
         """Write once, and note whether the store took it."""
         began = time.perf_counter()
         try:
-            await self._engine.store.run(self._write)
+            await crash_points.named("process heartbeat", self._engine.store.run(self._write))
         except ShiftworkError as error:
             self._engine.store.refusal = error
             return
@@ -72,6 +73,8 @@ class ProcessHeartbeat:
     async def _leave(self) -> None:
         try:
             async with asyncio.timeout(LEAVE_SEC):
-                await self._engine.store.run(lambda tx: tx.run("leave_process", name=self._name))
+                await crash_points.named(
+                    "process heartbeat", self._engine.store.run(lambda tx: tx.run("leave_process", name=self._name))
+                )
         except (ShiftworkError, TimeoutError) as error:
             log.info("did not take leave: %s", error)

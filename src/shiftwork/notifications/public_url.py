@@ -6,6 +6,7 @@ from urllib.parse import quote, urlsplit
 
 from shiftwork.engine.engine import Engine
 from shiftwork.model.errors import InputError
+from shiftwork.store import crash_points
 from shiftwork.store.store import Tx
 
 DEFAULT = "default"
@@ -28,7 +29,9 @@ def checked(url: str) -> str:
 async def remember(engine: Engine, url: str) -> None:
     """For every process that sends notifications, whichever serves the pages."""
     known = checked(url)
-    await engine.store.run(lambda tx: tx.run("set_public_url", url=known, now=tx.now))
+    await crash_points.named(
+        "public address", engine.store.run(lambda tx: tx.run("set_public_url", url=known, now=tx.now))
+    )
 
 
 async def read(tx: Tx) -> str | None:

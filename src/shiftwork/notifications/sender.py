@@ -75,9 +75,11 @@ class NotificationSender:
         if self._unable or room <= 0 or not await self._store.read(deliveries.is_due) or not self._equip():
             return 0
         busy = Counter(self._under_way.values())
-        taken = await self._store.run(lambda tx: deliveries.lease(tx, self._engine, busy, room))
+        taken = await crash_points.named(
+            "notifications", self._store.run(lambda tx: deliveries.lease(tx, self._engine, busy, room))
+        )
         for delivery in taken:
-            task = asyncio.create_task(self._deliver(delivery))
+            task = asyncio.create_task(crash_points.named("notifications", self._deliver(delivery)))
             self._under_way[task] = delivery.sink_id
             task.add_done_callback(self._under_way.pop)
         return len(taken)
@@ -109,7 +111,9 @@ class NotificationSender:
         outcome = await self._send(pending)
         crash_points.reach("after sending")
         try:
-            status = await self._store.run(lambda tx: deliveries.record(tx, self._engine, pending, outcome))
+            status = await crash_points.named(
+                "notifications", self._store.run(lambda tx: deliveries.record(tx, self._engine, pending, outcome))
+            )
         except ShiftworkError as error:
             log.warning("notification %s is sent again, since its end could not be recorded: %s", pending.id, error)
             return

@@ -14,6 +14,7 @@ from shiftwork.observe import meters
 from shiftwork.observe.meters import Series
 from shiftwork.observe.model import Metrics
 from shiftwork.observe.status import FEW
+from shiftwork.store import crash_points
 
 WRITE_EVERY_SEC = 10.0
 AT_THE_END_SEC = 1.0
@@ -41,7 +42,9 @@ class Tally:
         if not calls:
             return
         try:
-            await self._engine.store.run(functools.partial(meters.add, sums=dict(calls)))
+            await crash_points.named(
+                "claim counts", self._engine.store.run(functools.partial(meters.add, sums=dict(calls)))
+            )
         except ShiftworkError:
             self._calls += calls
 

@@ -120,7 +120,7 @@ class Call:
         request = self.caller.idempotency
         call: Verb[T] = functools.partial(self.in_transaction, verb, args, named)
         if request is not None:
-            kind, step = get_type_hints(verb)["return"], request.next_step()
+            kind, step = _answer_type(verb), request.next_step()
             call = functools.partial(idempotency.run_idempotently, self.workspace, request, step, kind, call)
         if self.connection is not None:
             return await self._run_joined(call)
@@ -361,6 +361,12 @@ def reading(
         return verb
 
     return register
+
+
+@functools.lru_cache(1024)
+def _answer_type(verb: Callable[..., Any]) -> Any:
+    """Read once: it takes longer than many a statement."""
+    return get_type_hints(verb)["return"]
 
 
 def _positional(

@@ -75,6 +75,8 @@ class Occurrence(NamedTuple):
     """Processes, connections, answers or requests that it met; 0 if it did not happen."""
     recovered_sec: float | None
     """From its beginning until all tasks that were held then had ended; None if they had not a minute later."""
+    freed_sec: float | None = None
+    """From its beginning until none of them was held under its claim of then: they had ended, or were given back."""
 
 
 class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +85,8 @@ class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
     fault: str
     times: int
     affected: int
+    freed_median_sec: float | None
+    """Until no task was held under its claim of then; what follows is the wait for another agent, and its work."""
     recovery_median_sec: float | None
     recovery_max_sec: float | None
     not_recovered: int
@@ -241,10 +245,12 @@ def _overlapping(occurrences: Iterable[Occurrence]) -> int:
 def _row(name: str, occurrences: Iterable[Occurrence]) -> FaultRow:
     those = [each for each in occurrences if each.fault == name and each.affected]
     recoveries = [each.recovered_sec for each in those if each.recovered_sec is not None]
+    freed = [each.freed_sec for each in those if each.freed_sec is not None]
     return FaultRow(
         fault=name,
         times=len(those),
         affected=sum(each.affected for each in those),
+        freed_median_sec=round(statistics.median(freed), 1) if freed else None,
         recovery_median_sec=round(statistics.median(recoveries), 1) if recoveries else None,
         recovery_max_sec=round(max(recoveries), 1) if recoveries else None,
         not_recovered=len(those) - len(recoveries),

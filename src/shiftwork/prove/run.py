@@ -7,18 +7,19 @@ import itertools
 import random
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from shiftwork.client import Client
 from shiftwork.model import ids
 from shiftwork.model.errors import StoreUnavailable
 from shiftwork.prove import proxy as proxies
+from shiftwork.prove.books import read_books
 from shiftwork.prove.faults import FAULTS, Permitted, excludes
 from shiftwork.prove.fleet import Fleet, fleet_on, free_port
-from shiftwork.prove.ledger import ENDED, Act, Ledger, Occurrence, Records, TaskRow, Thought, count
+from shiftwork.prove.ledger import ENDED, Act, Ledger, Occurrence, Records, Thought, count
 from shiftwork.prove.probes import AWAY, Probes
 from shiftwork.prove.proxy import Proxy
 from shiftwork.prove.scratch import Scratch, in_list, scratch_at
@@ -47,30 +48,15 @@ RECOVERY_SEC = 60.0
 SETTLE_SEC = 120.0
 
 HOLDING = """
-select id from tasks where status in ('claimed', 'running', 'validating') and lease_check_at > 0
+select id, fence from tasks where status in ('claimed', 'running', 'validating') and lease_check_at > 0
   and status <> 'validating' and type <> 'probe'"""
 """By the index of leases: a run may have a million tasks."""
 
 HELD = ("claimed", "running", "ready", "retrying")
 """What a task is that was held when a fault came, until it ends or waits for its subtasks."""
 
-BOOKED = """
-select (select coalesce(sum(cost), 0) from tasks where type <> 'probe'), a.count, a.cost, b.misbooked from (
-  select count(*) as count, coalesce(sum(a.cost), 0) as cost
-  from attempts a join tasks t on t.id = a.task_id where t.type <> 'probe'
-) a cross join (
-  select coalesce(sum(abs(b.spent - coalesce(used.cost, 0))), 0) as misbooked from budgets b left join (
-    select c.budget_id, sum(case when c.granted > a.cost then c.granted else a.cost end) as cost
-    from charges c join attempts a on a.task_id = c.task_id and a.fence = c.fence group by c.budget_id
-  ) used on used.budget_id = b.id
-) b"""
-"""What tasks cost, how many attempts there were and what they cost, and by how much budgets differ from them.
-
-The grant of an attempt that was lost counts as spent until it reports, which it may do at any time: one statement reads
-all of it at one moment.
-"""
-
 Tell = Callable[[str], None]
+T = TypeVar("T")
 
 
 class Plan(NamedTuple):
@@ -264,28 +250,37 @@ class Trial:
         held = await self._held()
         affected = await FAULTS[name].inject(self)
         lasted = time.monotonic() - began
-        recovered = None
-        while time.monotonic() - began < lasted + RECOVERY_SEC:
+        freed = recovered = None
+        while recovered is None and time.monotonic() - began < lasted + RECOVERY_SEC:
             with suppress(StoreUnavailable):
-                if await self._all_ended(held):
+                if freed is None and await self._all_freed(held):
+                    freed = time.monotonic() - began
+                if freed is not None and await self._all_ended(held):
                     recovered = time.monotonic() - began
                     break
             await asyncio.sleep(0.1)
-        self._occurrences.append(Occurrence(name, began - self._began, lasted, affected, recovered))
+        self._occurrences.append(Occurrence(name, began - self._began, lasted, affected, recovered, freed))
 
-    async def _held(self) -> list[str]:
-        return [str(row[0]) for row in await self._retried(HOLDING)]
+    async def _held(self) -> dict[str, int]:
+        """The fence of each task that is held."""
+        return {str(row[0]): row[1] for row in await self._patiently(lambda: self.scratch.rows(HOLDING))}
 
-    async def _all_ended(self, held: Sequence[str]) -> bool:
+    async def _all_freed(self, held: Mapping[str, int]) -> bool:
+        """Whether none of them is under the claim under which it was held."""
+        now = f"select id, fence from tasks where id in ({in_list(list(held))}) and status in ('claimed', 'running')"  # noqa: S608  # ids of ours
+        return not held or not any(held[str(row[0])] == row[1] for row in await self.scratch.rows(now))
+
+    async def _all_ended(self, held: Mapping[str, int]) -> bool:
         """A parent that waits for its subtasks has let go of its place; it is held again when they are done."""
-        some = f"select 1 from tasks where id in ({in_list(held)}) and status in ({in_list(HELD)}) limit 1"  # noqa: S608  # ids and words of ours
+        some = f"select 1 from tasks where id in ({in_list(list(held))}) and status in ({in_list(HELD)}) limit 1"  # noqa: S608  # ids and words of ours
         return not held or not await self.scratch.rows(some)
 
-    async def _retried(self, query: str) -> list[tuple[Any, ...]]:
+    async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Read again while the database is away."""
         async with asyncio.timeout(RECOVERY_SEC):
             while True:
                 try:
-                    return await self.scratch.rows(query)
+                    return await read()
                 except StoreUnavailable:
                     await asyncio.sleep(0.2)
 
@@ -379,20 +374,12 @@ class Trial:
             await asyncio.sleep(0.25)
 
     async def _records(self, took: float, *, all_answered: bool) -> Records:
-        rows = await self._retried("select id, type, status, cost, parent_id from tasks where type <> 'probe'")
-        tasks = [TaskRow(str(row[0]), row[1], row[2], row[3], row[4] and str(row[4])) for row in rows]
-        twice = "select task_id from single_events where verb = 'completed' group by task_id having count(*) > 1"
-        (tasks_cost, attempts, attempts_cost, misbooked), *_ = await self._retried(BOOKED)
+        books = await self._patiently(lambda: read_books(self.scratch.snapshot))
         world = self.scratch.folder / "world"
         return Records(
             acknowledged=self._acknowledged,
-            unanswered=0 if all_answered else BATCH * PRODUCERS,
-            tasks=tasks,
-            accepted_twice=len(await self._retried(twice)),
-            attempts=attempts,
-            tasks_cost=int(tasks_cost),
-            attempts_cost=int(attempts_cost),
-            budgets_misbooked=int(misbooked),
+            unanswered=(0 if all_answered else BATCH * PRODUCERS) + (self._again is not None),
+            **books._asdict(),
             acts=[Act.read(line) for line in _lines(world)],
             thoughts=[Thought.read(line) for line in _lines(thoughts_of(world))],
             late_writes=self._probes.tried,

@@ -28,58 +28,88 @@ class Scratch:
     def __init__(self, url: str, folder: Path) -> None:
         self.folder = folder
         self.is_sqlite = url.startswith("sqlite")
-        self._schema = f"{PREFIX}{secrets.token_hex(4)}"
-        self.url = f"sqlite:///{folder / 'queue.db'}" if self.is_sqlite else with_schema(url, self._schema)
+        self.schema = f"{PREFIX}{secrets.token_hex(4)}"
+        self._connection: Any = None
+        self._turn = asyncio.Lock()
+        self.url = f"sqlite:///{folder / 'queue.db'}" if self.is_sqlite else with_schema(url, self.schema)
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What the database itself says, without the engine that is under test."""
-        if self.is_sqlite:
-            return await asyncio.to_thread(self._sqlite_rows, query)
-        return await self._postgres_rows(query)
+        (found,) = await self.snapshot([query])
+        return found
 
     async def value(self, query: str) -> Any:
         return (await self.rows(query))[0][0]
 
-    def _sqlite_rows(self, query: str) -> list[tuple[Any, ...]]:
+    async def snapshot(self, queries: Sequence[str]) -> list[list[tuple[Any, ...]]]:
+        """The rows of several queries, all from one moment, whatever is written meanwhile."""
+        if self.is_sqlite:
+            return await asyncio.to_thread(self._sqlite_rows, queries)
+        return await self._postgres_rows(queries)
+
+    def _sqlite_rows(self, queries: Sequence[str]) -> list[list[tuple[Any, ...]]]:
         try:
             connection = apsw.Connection(str(self.folder / "queue.db"), flags=apsw.SQLITE_OPEN_READONLY)
         except apsw.Error as error:
             raise StoreUnavailable(str(error)) from error
         try:
             connection.set_busy_timeout(10_000)
-            return list(connection.execute(query))
+            connection.execute("begin")  # until it is closed
+            return [self.read_sqlite(connection, query) for query in queries]
         except apsw.Error as error:
             raise StoreUnavailable(str(error)) from error
         finally:
             connection.close()
 
-    async def _postgres_rows(self, query: str) -> list[tuple[Any, ...]]:
+    def read_sqlite(self, connection: apsw.Connection, query: str) -> list[tuple[Any, ...]]:
+        return list(connection.execute(query))
+
+    async def _postgres_rows(self, queries: Sequence[str]) -> list[list[tuple[Any, ...]]]:
+        """On one connection for all: to connect for each would take longer than most queries, on a busy machine."""
+        import asyncpg  # noqa: PLC0415  # an extra
+
+        async with self._turn:
+            try:
+                connection = self._connection = self._connection or await self._connect()
+                if len(queries) == 1:  # may be one that no transaction takes
+                    return [await self.read_postgres(connection, queries[0])]
+                async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    return [await self.read_postgres(connection, query) for query in queries]
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                self._leave()
+                raise StoreUnavailable(str(error)) from error
+            except BaseException:  # cancelled in the middle of a query
+                self._leave()
+                raise
+
+    async def _connect(self) -> Any:
         import asyncpg  # noqa: PLC0415  # an extra
 
         from shiftwork.store.postgres_opening import split_url  # noqa: PLC0415  # needs the extra
 
-        path = {"search_path": self._schema, "application_name": "shiftwork prove"}
-        try:
-            connection = await asyncpg.connect(
-                split_url(self.url)[0],
-                timeout=5,
-                command_timeout=READ_SEC,
-                statement_cache_size=0,
-                server_settings=path,
-            )
-            try:
-                return [tuple(row) for row in await connection.fetch(query)]
-            finally:
-                await connection.close(timeout=5)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise StoreUnavailable(str(error)) from error
+        return await asyncpg.connect(
+            split_url(self.url)[0],
+            timeout=5,
+            command_timeout=READ_SEC,
+            statement_cache_size=0,
+            server_settings={"search_path": self.schema, "application_name": "shiftwork prove"},
+        )
+
+    def _leave(self) -> None:
+        """The next query connects again."""
+        if self._connection is not None:
+            self._connection.terminate()
+        self._connection = None
+
+    async def read_postgres(self, connection: Any, query: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in await connection.fetch(query)]
 
     async def size(self) -> int:
         """In bytes, as it lies on the disk."""
         if self.is_sqlite:
             return sum(path.stat().st_size for path in self.folder.glob("queue.db*") if path.is_file())
         query = "select sum(pg_total_relation_size(oid)) from pg_class where relkind = 'r' and relnamespace = "
-        return int(await self.value(f"{query}'{self._schema}'::regnamespace"))
+        return int(await self.value(f"{query}'{self.schema}'::regnamespace"))
 
     async def remove(self) -> None:
         """Try for a while: the server may be restarting."""
@@ -88,12 +118,13 @@ class Scratch:
         deadline = time.monotonic() + REMOVE_SEC
         while True:
             try:
-                await self.rows(f"drop schema if exists {self._schema} cascade")
+                await self.rows(f"drop schema if exists {self.schema} cascade")
             except StoreUnavailable:
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.5)
             else:
+                self._leave()
                 return
 
 

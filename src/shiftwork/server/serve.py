@@ -6,9 +6,10 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from types import FrameType
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -17,7 +18,7 @@ from shiftwork import views
 from shiftwork.access.authenticator import is_loopback
 from shiftwork.engine.engine import log as engine_log
 from shiftwork.maintenance.write_probe import ProcessHeartbeat
-from shiftwork.model.errors import InputError
+from shiftwork.model.errors import InputError, StoreUnavailable
 from shiftwork.notifications import public_url
 from shiftwork.observe.maintenance_health import SERVER
 from shiftwork.queue import Queue
@@ -34,6 +35,9 @@ from shiftwork.wire.protocol import BoundedHttp
 
 log = logging.getLogger("shiftwork.server")
 STOP_GRACE_SEC = 20
+AGAIN_SEC = 1.0
+"""How long after a try to reach a database of a map that is away the next one begins."""
+
 MAX_CONNECTIONS = 10_000
 MAX_MESSAGE = 65_536
 """Of what a WebSocket client sends: filters, no more."""
@@ -95,13 +99,11 @@ async def open_server_state(options: Options) -> AsyncIterator[ServerState]:
         private_sinks=options.private_sinks,
         secrets_key=options.secrets_key,
     ) as queue:
-        if options.public_url is not None:
-            for each in queue.databases():
-                await public_url.remember(each.engine, options.public_url)
+        late = [] if options.public_url is None else await _remember_address(queue, options.public_url)
         view = views.chosen(options.view or views.of_profile(options.profile))
         folders = options.claim_folders
         state = ServerState(queue, tokens=options.tokens, clock=clock, claim_folders=folders, view=view)
-        background = _background_tasks(queue, options)
+        background = [*_background_tasks(queue, options), *(asyncio.create_task(each) for each in late)]
         naming = None if view is None else LogFilter(view)
         if naming is not None:
             engine_log.addFilter(naming)
@@ -116,6 +118,26 @@ async def open_server_state(options: Options) -> AsyncIterator[ServerState]:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+
+
+async def _remember_address(queue: Queue, url: str) -> list[Coroutine[Any, Any, None]]:
+    """Tell every database where the pages are; what is left to do where one of a map does not answer yet."""
+    late: list[Coroutine[Any, Any, None]] = []
+    for each in queue.databases():
+        try:
+            await public_url.remember(each.engine, url)
+        except StoreUnavailable:
+            if queue.routes is None:
+                raise
+            late.append(_remember_later(each, url))
+    return late
+
+
+async def _remember_later(queue: Queue, url: str) -> None:
+    while True:
+        await asyncio.sleep(AGAIN_SEC)
+        with suppress(StoreUnavailable):
+            return await public_url.remember(queue.engine, url)
 
 
 def _background_tasks(queue: Queue, options: Options) -> list[asyncio.Task[None]]:

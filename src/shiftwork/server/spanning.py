@@ -18,7 +18,7 @@ from shiftwork.access.authenticator import Identity
 from shiftwork.engine.assignment import ClaimResult
 from shiftwork.engine.engine import IdempotentRequest
 from shiftwork.model import ids
-from shiftwork.model.errors import InputError, ShiftworkError
+from shiftwork.model.errors import InputError, ShiftworkError, StoreUnavailable
 from shiftwork.model.task import Page, Task
 from shiftwork.queue import Queue
 from shiftwork.server.hub import Hub
@@ -78,11 +78,15 @@ async def _of_issue(tx: Tx, issue: str) -> str | None:
     return None
 
 
-async def everywhere(queue: Queue) -> list[Queue]:
-    """The same caller in each workspace. A repeated request is known in each by itself."""
+async def everywhere(queue: Queue, *, answering: bool = False) -> list[Queue]:
+    """The same caller in each workspace, or in those whose database answers. A repeated request is known in each."""
     names = {queue.workspace}
     for each in queue.databases():
-        names |= {row["name"] for row in await each.engine.store.read(lambda tx: tx.all("list_workspaces"))}
+        try:
+            names |= {row["name"] for row in await each.engine.store.read(lambda tx: tx.all("list_workspaces"))}
+        except StoreUnavailable:
+            if not answering:
+                raise
     return [_in(queue, name) for name in sorted(names)]
 
 
@@ -100,7 +104,7 @@ async def claim(
     async with hub.listen() as listener:
         while True:
             listener.woken.clear()
-            queues = await everywhere(queue)  # one may be new
+            queues = await everywhere(queue, answering=True)  # one may be new
             where, answer = await _poll(random.sample(queues, len(queues)), verb)
             left = deadline - asyncio.get_running_loop().time()
             if answer.assignments or left <= 0:

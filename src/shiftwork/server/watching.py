@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from shiftwork.model.errors import ConflictError, InputError, ShiftworkError
 from shiftwork.queue import Queue
+from shiftwork.store import crash_points
 from shiftwork.triggers import watched_files
 from shiftwork.triggers.model import Files
 from shiftwork.triggers.policy import is_file
@@ -113,7 +114,7 @@ class Watching:
         hashes = [(path, await self._hash(path, mark)) for path, mark in old]
         there = [(path, sha256) for path, sha256 in hashes if sha256 is not None]
         first = functools.partial(watched_files.look_first, trigger_id=watcher.trigger.id, files=there)
-        await self._engine.store.run(first)
+        await crash_points.named("watched files", self._engine.store.run(first))
 
     async def _news(self, watcher: Watcher, mine: dict[str, Mark]) -> list[ChangedFile]:
         """Files that were added or changed."""
@@ -152,10 +153,14 @@ class Watching:
     async def _fire(self, watcher: Watcher, seen: ChangedFile) -> int:
         engine, trigger = self._engine, watcher.trigger
         try:
-            came = await engine.store.run(lambda tx: watched_files.fire_for(tx, engine, trigger, seen))
+            came = await crash_points.named(
+                "watched files", engine.store.run(lambda tx: watched_files.fire_for(tx, engine, trigger, seen))
+            )
         except (InputError, ConflictError) as error:
             why = str(error)
-            await engine.store.run(lambda tx: watched_files.skip_for(tx, engine, trigger, seen, why))
+            await crash_points.named(
+                "watched files", engine.store.run(lambda tx: watched_files.skip_for(tx, engine, trigger, seen, why))
+            )
             return 0
         return 1 if came is not None and came.outcome == "fired" else 0
 

@@ -17,6 +17,7 @@ from shiftwork.model.errors import ConflictError, InputError, NotFound, QueueFul
 from shiftwork.model.states import CLAIMED_STATES
 from shiftwork.model.task import Task
 from shiftwork.queue import Queue
+from shiftwork.store import crash_points
 from shiftwork.store.store import Tx
 
 log = logging.getLogger("shiftwork.compat.bridges.loki")
@@ -186,7 +187,9 @@ class Reader:
         agent = claimer(entry) or SCRIPT_AGENT
         claims = [ScriptClaim(task.id, agent, task.fence)]
         engine, caller = self._queue.engine, self._agents.caller
-        held = await engine.store.run(lambda tx: attach(tx, engine, caller, self._queue.workspace, agent, claims))
+        held = await crash_points.named(
+            "loki bridge", engine.store.run(lambda tx: attach(tx, engine, caller, self._queue.workspace, agent, claims))
+        )
         if task.id not in held:
             raise WrongState(f"task {task.id} is not free, it is {task.status}", task_id=task.id, status=task.status)
         return ids.token(task.id, held[task.id])

@@ -13,6 +13,7 @@ from shiftwork.engine.engine import Caller
 from shiftwork.model.bounds import MAX_NAME
 from shiftwork.model.errors import InputError
 from shiftwork.queue import Queue
+from shiftwork.store import crash_points
 from shiftwork.store.store import Row, Tx
 
 T = TypeVar("T")
@@ -67,7 +68,9 @@ class BridgeContext:
     async def run(self, verb: Callable[..., Awaitable[T]], *args: Any) -> T:
         """One verb for this bridge, in one transaction."""
         engine = self.queue.engine
-        return await engine.store.run(lambda tx: verb(tx, engine, self._caller, self.bridge, *args))
+        return await crash_points.named(
+            "redis bridge", engine.store.run(lambda tx: verb(tx, engine, self._caller, self.bridge, *args))
+        )
 
     async def rows(self, statement: str, **parameters: Any) -> Sequence[Row]:
         """What the store knows of this bridge."""
@@ -76,7 +79,9 @@ class BridgeContext:
 
     async def execute(self, statement: str, **parameters: Any) -> None:
         """One statement in a transaction of its own."""
-        await self.queue.engine.store.run(functools.partial(_record, statement, parameters))
+        await crash_points.named(
+            "redis bridge", self.queue.engine.store.run(functools.partial(_record, statement, parameters))
+        )
 
     async def touch_bridge(self) -> None:
         """Note that this bridge is there."""

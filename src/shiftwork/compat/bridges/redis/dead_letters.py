@@ -7,6 +7,7 @@ import msgspec
 from shiftwork.compat.bridges.redis.bridge_context import PAGE, BridgeContext
 from shiftwork.compat.bridges.redis.fields import letter_out, marked
 from shiftwork.model import ids
+from shiftwork.store import crash_points
 
 WRITE = """
 local known = redis.call('HGET', KEYS[2], ARGV[1])
@@ -28,7 +29,9 @@ async def write(context: BridgeContext) -> int:
         message_id = await context.call(WRITE, keys, f"{shown}/{row['round']}", *parts)
         written.append((row["task_id"], row["round"], context.bridge.workspace, context.bridge.name, message_id))
     if written:
-        await context.queue.engine.store.run(lambda tx: tx.insert("insert_letter_entries", written))
+        await crash_points.named(
+            "redis bridge", context.queue.engine.store.run(lambda tx: tx.insert("insert_letter_entries", written))
+        )
     return len(written)
 
 

@@ -30,6 +30,7 @@ from shiftwork.model import ids
 from shiftwork.model.errors import ConflictError, DuplicateTask, InputError, NotFound, QueueFull
 from shiftwork.model.states import SETTLED, State
 from shiftwork.model.task import Submitted, Task
+from shiftwork.store import crash_points
 from shiftwork.store.store import Row
 
 log = logging.getLogger("shiftwork.compat.bridges")
@@ -118,7 +119,9 @@ class ForeignGroup:
             return 1
         kept = msgspec.json.encode(task_out(order)).decode()
         made = (context.bridge.workspace, context.bridge.name, message_id, ids.parse(task_id), kept)
-        await context.queue.engine.store.run(lambda tx: tx.insert("insert_taken_in", [made]))
+        await crash_points.named(
+            "redis bridge", context.queue.engine.store.run(lambda tx: tx.insert("insert_taken_in", [made]))
+        )
         return 1
 
     async def _submit(self, order: Order) -> str:
