@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from shiftwork.artifacts.model import Input
 from shiftwork.limits.model import Closed
 from shiftwork.model import ids
 from shiftwork.model.outcome import Token, parse_token
@@ -23,6 +22,28 @@ class Terms(NamedTuple):
     ack_required_by: float | None
     execution_deadline: float | None
     heartbeat_interval_sec: float
+
+
+class Input(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One reference of a task as its agent gets it."""
+
+    ref: str
+    kind: Literal["artifact", "output"]
+    id: str
+    """The artifact's id, or that of the task whose output it is."""
+    size: int | None = None
+    """In bytes, of an output as JSON; None where there is nothing any more, or nothing yet."""
+    media_type: str | None = None
+    status: str | None = None
+    """Of the task whose output it is; None once it was purged."""
+    inline: bool = False
+    """Whether an output stands here; else the result of its task tells it."""
+    data: Any = None
+    text: str | None = None
+    artifacts: list[str] = []
+    reason: str | None = None
+    """Why the task whose output it is failed or was cancelled, where this one went on without."""
+    error: str | None = None
 
 
 class AssignmentRecord(msgspec.Struct, frozen=True):

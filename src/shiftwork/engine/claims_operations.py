@@ -32,12 +32,11 @@ from shiftwork.model.reports import (
     TaskFailure,
     TaskResult,
 )
-from shiftwork.model.task import NO_USAGE, NewTask, NewVerdict, Submitted, Task, Usage
+from shiftwork.model.task import NO_USAGE, Failures, NewTask, NewVerdict, Submitted, Task, Usage
 from shiftwork.model.times import Duration, seconds
 from shiftwork.operation.local import Call, implements, only, reading
 from shiftwork.store.store import Tx
 from shiftwork.validation import verdicts
-from shiftwork.waits.model import Failures
 
 GivenUsage = Usage | Mapping[str, Any] | None
 

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from shiftwork.agents.model import Agent
-from shiftwork.artifacts.model import Input
 from shiftwork.dags.model import DagSummary
 from shiftwork.dead_letters.model import DeadLetter
+from shiftwork.engine.assignment import Input
 from shiftwork.model import ids
 from shiftwork.model.errors import InputError, ShiftworkError
 from shiftwork.model.history import Attempt, Transition

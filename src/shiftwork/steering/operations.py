@@ -8,8 +8,8 @@ from shiftwork.engine.fence import lock_live
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import check, ids
 from shiftwork.model.errors import InputError, NotFound, WrongState
-from shiftwork.model.instructions import MAX_INSTRUCTIONS, Instruction
 from shiftwork.model.outcome import Outcome, Token
+from shiftwork.model.reports import MAX_INSTRUCTIONS, Instruction
 from shiftwork.model.states import CLAIMED_STATES, FINAL
 from shiftwork.operation.local import Call, implements, reading
 from shiftwork.steering import delivery
