@@ -10,8 +10,8 @@ import msgspec
 from shiftwork.batches import policy
 from shiftwork.batches.policy import Answer
 from shiftwork.engine import finish
+from shiftwork.engine.checked_reports import CheckedFailure, CheckedResult, check_failure, check_result
 from shiftwork.engine.engine import Caller, Engine
-from shiftwork.engine.reports import CheckedFailure, CheckedResult, check_failure, check_result
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import reasons
 from shiftwork.model.bounds import MAX_TEXT

@@ -22,7 +22,7 @@ from shiftwork.model.states import FINAL, State
 from shiftwork.model.task import Wait
 from shiftwork.store.store import Row, Tx
 from shiftwork.validation import policy as verdict
-from shiftwork.waits import guard, schedule
+from shiftwork.waits import approval_guard, schedule
 from shiftwork.waits.policy import decoded, wait_of
 
 BATCH = 500
@@ -80,7 +80,7 @@ async def suspend(work: UnitOfWork, row: TaskRow, event_data: Mapping[str, Any])
     if row.waiting:
         path, data = work.move(row, "wait"), dict(event_data)
     else:
-        path, passed = await guard.unblock_or_guard(work, row, settings, "wait", "unblock", data=event_data)
+        path, passed = await approval_guard.unblock_or_guard(work, row, settings, "wait", "unblock", data=event_data)
         data = passed or {}
     work.emit(row, "waited", path, fence=fence, data=data, actor=actor)
 

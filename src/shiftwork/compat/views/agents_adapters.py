@@ -9,7 +9,7 @@ import msgspec
 from shiftwork.agents.api import Agents, Registration
 from shiftwork.agents.model import NewAgent
 from shiftwork.model import check
-from shiftwork.views.adapters import reads, writes
+from shiftwork.views.view_adapters import reads, writes
 
 
 @reads(Registration.register)

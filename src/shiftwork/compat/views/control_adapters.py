@@ -9,7 +9,7 @@ import msgspec
 from shiftwork.control.api import Control
 from shiftwork.control.model import Purge
 from shiftwork.model import check
-from shiftwork.views.adapters import reads
+from shiftwork.views.view_adapters import reads
 
 
 @reads(Control.purge)

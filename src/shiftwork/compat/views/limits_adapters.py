@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from shiftwork.limits.api import Breakers
-from shiftwork.views.adapters import writes
+from shiftwork.views.view_adapters import writes
 
 
 @writes(Breakers.list)

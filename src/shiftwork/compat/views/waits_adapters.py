@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shiftwork.views.adapters import writes
+from shiftwork.views.view_adapters import writes
 from shiftwork.waits.api import Approvals
 
 
