@@ -27,7 +27,7 @@ from shiftwork.model.states import FINAL, SETTLED, State
 from shiftwork.model.task import NewTask, Task, dollars
 from shiftwork.model.times import Time, epoch
 from shiftwork.operation.local import Call, implements, reading
-from shiftwork.steps.reuse import is_same_work
+from shiftwork.steps.policy import is_same_work
 from shiftwork.store.store import Row, Tx
 from shiftwork.waits import approval_guard, schedule
 from shiftwork.waits.open_waits import count_waiting

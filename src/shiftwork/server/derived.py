@@ -14,11 +14,10 @@ from shiftwork.operation.parameters import SOMETHING
 from shiftwork.server import (  # noqa: F401  # register handlers and checks
     call_facts,
     claim_handler,
-    hook_handler,
+    hook_handlers,
     private_sinks,
     reading,
     runtime_handlers,
-    slack_handler,
     task_handlers,
 )
 from shiftwork.server.access_rules import rule_of
