@@ -244,7 +244,8 @@ READERS_OF_CALLERS: dict[str, Reader] = {
     ),
     "guards": Reader(
         lambda n: guard.rule_for(
-            [Guard(tag=str(i)) for i in range(n // 100)], guard.GuardFacts("x", None, ["a"] * 50, None, None, None)
+            [Guard(tag=str(i)) for i in range(n // 100)],
+            guard.GuardFacts("x", None, ["a"] * 50, None, None, None),
         ),
         (lambda n: n,),
     ),
@@ -370,7 +371,7 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     "cli/values.py:when": "times on the command line",
     "cli/values.py:_parse": "words of the command line",
     "cli/values.py:_word": "words of the command line",
-    "integrations/claude_agent_sdk/program.py:tied_to_this_process": NoCaller("quotes the path of a program"),
+    "integrations/claude_agent_sdk/claude_program.py:tied_to_this_process": NoCaller("quotes the path of a program"),
     "integrations/claude_agent_sdk/transcript.py:open": NoCaller("reads what the worker kept in its own steps"),
     "cli/work.py:_words": NoCaller("splits an option that the one who runs the program typed"),
     **dict.fromkeys(
@@ -480,7 +481,7 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     "server/reading.py:_NOT_A_NUMBER": Pattern(("+",)),
     **{f"server/rendering.py:{name}": Pattern(("task_", "`", "`a", "1")) for name in ("_FIELD", "_ID", "_NUMBER")},
     "server/replacing.py:words": NoCaller("splits an option that the one who runs the server typed"),
-    "server/routes/artifacts.py:_RANGE": Pattern(("bytes=", "bytes=1-")),
+    "server/routes/artifact_content.py:_RANGE": Pattern(("bytes=", "bytes=1-")),
     "server/event_stream.py:_CURSOR": Pattern(("1", "1-")),
     "notifications/webhooks.py:_retry_after": "Retry-After of webhooks",
     **{f"store/catalogue.py:{name}": _SQL for name in ("_STRICT", "_AT", "_TYPE")},

@@ -80,7 +80,6 @@ PURE = {
         for name in ("limit_signal", "provider_limits", "provider_messages", "quota_headers", "reset_times")
     ),
     *(f"settings/{name}.py" for name in ("meanings", "resolve")),
-    "steps/reuse.py",
     "triggers/templates.py",
     *(f"validation/{name}.py" for name in ("commands", "expansion", "patterns", "schema", "schema_references")),
     "compat/loki_breaker_file.py",

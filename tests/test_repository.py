@@ -4,6 +4,7 @@ import ast
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 MAX_LINES_OF_A_FILE = 600
 MAX_LINES_OF_A_FUNCTION = 60
+
+# Files that any feature may have; each other name stands for one file, so that a search finds it.
+SHARED_NAMES = {"__init__", "__main__", "api", "cli", "maintenance", "model", "operations", "policy"}
 
 # Exact versions are in constraints.txt; from where they come is the business of anyone who installs them.
 # (Each pattern is written so that it does not match itself.)
@@ -75,6 +79,11 @@ def test_constraints_are_plain_versions() -> None:
 def test_source_files_stay_under_the_line_limit() -> None:
     sizes = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in source_files()}
     assert {name: size for name, size in sizes.items() if size > MAX_LINES_OF_A_FILE} == {}
+
+
+def test_source_files_have_names_of_their_own() -> None:
+    names = Counter(path.stem for path in source_files() if path.suffix == ".py")
+    assert [name for name, count in names.items() if count > 1 and name not in SHARED_NAMES] == []
 
 
 def test_functions_stay_under_the_line_limit() -> None:

@@ -5,11 +5,23 @@ from __future__ import annotations
 import ast
 import io
 import statistics
+import subprocess
+import sys
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import msgspec
+
+from shiftwork.server.openapi import document
+from shiftwork.server.routes import ENDPOINTS
+from tests.test_layers import run_time_imports
+from tests.test_repository import SHARED_NAMES
+
 ROOT = Path(__file__).resolve().parents[1]
+LOADED = "import sys, shiftwork.client; print(sum(name.startswith('shiftwork') for name in sys.modules))"
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -51,9 +63,32 @@ def count(folder: Path) -> dict[str, object]:
     }
 
 
+def longest_chain(graph: dict[str, set[str]]) -> list[str]:
+    """The longest way from a module through what it imports when it is loaded."""
+    chains: dict[str, list[str]] = {}
+    for module in TopologicalSorter(graph).static_order():
+        known = (chains[name] for name in graph.get(module, ()) if name in chains)
+        chains[module] = [module, *max(known, key=len, default=[])]
+    return max(chains.values(), key=len)
+
+
+def shape() -> dict[str, object]:
+    """How the package hangs together."""
+    names = Counter(file.stem for file in (ROOT / "src").rglob("*.py"))
+    loaded = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    chain = longest_chain(run_time_imports(ROOT / "src"))
+    return {
+        "modules that import shiftwork.client loads": int(loaded.stdout),
+        "bytes of /openapi.json": len(msgspec.json.encode(document(ENDPOINTS))),
+        "names of several files": sorted(name for name, n in names.items() if n > 1 and name not in SHARED_NAMES),
+        "longest chain of imports": f"{len(chain)}: {' → '.join(name.removeprefix('shiftwork.') for name in chain)}",
+    }
+
+
 def main() -> None:
     for name in ("src/shiftwork", "tests"):
         print(name, *(f"{what}: {value}" for what, value in count(ROOT / name).items()), sep="\n  ")
+    print("shape", *(f"{what}: {value}" for what, value in shape().items()), sep="\n  ")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,9 @@ def _without_own_errors(method: str) -> set[type[ShiftworkError]]:
 
 
 def _row(endpoint: Endpoint, data: dict[str, Any]) -> str:
-    operation = data["paths"][endpoint.path][endpoint.method.lower()]
+    path = data["paths"][endpoint.path]
+    operation = path[endpoint.method.lower()]
+    operation = {**operation, "parameters": [*path.get("parameters", ()), *operation["parameters"]]}
     takes = " ".join(filter(None, (_fields(operation, data), _query(operation, data))))
     what = " ".join(endpoint.description.split()) + (" *view*" if endpoint.viewed else "")
     own = set(endpoint.errors) - refusals(endpoint._replace(errors=()))
@@ -86,7 +88,7 @@ def _query(operation: dict[str, Any], data: dict[str, Any]) -> str:
     shared = data["components"]["parameters"]
     parameters = [shared[each["$ref"].rpartition("/")[2]] for each in operation["parameters"]]
     own = [each for each in parameters if each["in"] == "query" and each["name"] not in {"workspace", "view"}]
-    names = _names([each["name"] for each in own], [each["name"] for each in own if each["required"]])
+    names = _names([each["name"] for each in own], [each["name"] for each in own if each.get("required")])
     return f"?{names}" if names else ""
 
 

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from shiftwork.cli import main
-from shiftwork.cli.derived import commands_of
+from shiftwork.cli.default_command import commands_of
 from shiftwork.cli.groups import Group
 from shiftwork.cli.values import Number, NumberRange
 from tests.cli.terminal import Terminal

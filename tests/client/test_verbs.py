@@ -26,7 +26,7 @@ def test_client_loads_no_engine_and_no_store() -> None:
     )
     count, *loaded = done.stdout.split()
     assert loaded == []
-    assert int(count) <= 60
+    assert int(count) <= 40
 
 
 def test_error_says_what_to_install_without_the_http_library() -> None:

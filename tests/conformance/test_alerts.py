@@ -9,7 +9,7 @@ import pytest
 from shiftwork import Failure, Queue
 from shiftwork.dead_letters.model import Decision
 from shiftwork.engine import finish
-from shiftwork.engine.reports import CheckedFailure
+from shiftwork.engine.checked_reports import CheckedFailure
 from shiftwork.model.errors import InputError, NotFound
 from shiftwork.model.outcome import parse_token
 from shiftwork.model.reports import TaskFailure

@@ -11,8 +11,8 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.model.errors import InputError
-from shiftwork.server import watching
-from shiftwork.server.watching import FolderScan, Watching, check_folder
+from shiftwork.server import folder_watch
+from shiftwork.server.folder_watch import FolderScan, Watching, check_folder
 from shiftwork.triggers import watched_files
 from shiftwork.triggers.watched_files import ChangedFile
 
@@ -132,7 +132,7 @@ async def test_unreadable_file_does_not_block_other_files(
     queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     locked = True
-    really = watching._sha256
+    really = folder_watch._sha256
 
     def read(path: Path) -> str:
         """Anyone who runs the tests may be root, from whom no mode keeps a file."""
@@ -140,7 +140,7 @@ async def test_unreadable_file_does_not_block_other_files(
             raise PermissionError(13, "Permission denied", str(path))
         return really(path)
 
-    monkeypatch.setattr(watching, "_sha256", read)
+    monkeypatch.setattr(folder_watch, "_sha256", read)
     await watch(queue)
     (folder / "inbox" / "locked-before.md").write_text("there at the first look")
     eyes = Watching(queue, folder)
@@ -180,7 +180,7 @@ async def test_unmounted_disk_reports_no_removed_files(
     eyes = Watching(queue, folder)
     await twice(eyes)
     with monkeypatch.context() as unmounted:
-        unmounted.setattr(watching, "_look_at", lambda _: FolderScan({}, frozenset(), -1))
+        unmounted.setattr(folder_watch, "_look_at", lambda _: FolderScan({}, frozenset(), -1))
         for _ in range(3):
             with pytest.raises(OSError, match="unmounted"):
                 await eyes.scan()
@@ -239,7 +239,7 @@ async def test_folder_with_too_many_files_is_refused(
     queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await watch(queue)
-    monkeypatch.setattr(watching, "MAX_FILES", 1)
+    monkeypatch.setattr(folder_watch, "MAX_FILES", 1)
     (folder / "inbox" / "new.md").write_text("hello")
     with pytest.raises(InputError, match="more than 1 files"):
         await Watching(queue, folder).scan()

@@ -6,7 +6,7 @@ import pytest
 
 from shiftwork import Assignment, Queue
 from shiftwork.model.errors import InputError, LeaseLost, NotFound, WrongState
-from shiftwork.model.instructions import MAX_AT_ONCE, MAX_INSTRUCTION, Instruction
+from shiftwork.model.reports import MAX_AT_ONCE, MAX_INSTRUCTION, Instruction
 from shiftwork.steering import operations
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import events_named, sql, take

@@ -12,8 +12,8 @@ import pytest
 from shiftwork import Queue
 from shiftwork.model.errors import CopyDiffers, InputError, LeaseLost, ShiftworkError, StoreNotEmpty, StoreUnavailable
 from shiftwork.snapshots import copy as copying
-from shiftwork.snapshots.batches import BATCH_BYTES, MAX_COUNT, MIN_COUNT, BatchSize
 from shiftwork.snapshots.copy import checksum, copy
+from shiftwork.snapshots.row_batches import BATCH_BYTES, MAX_COUNT, MIN_COUNT, BatchSize
 from shiftwork.store.catalogue import DERIVED, OF_THE_STORE, tables
 from shiftwork.store.opening import open_store
 from shiftwork.testing import MovedClock, pass_time

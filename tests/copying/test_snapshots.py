@@ -18,8 +18,8 @@ from shiftwork.model.errors import (
     StoreNotEmpty,
 )
 from shiftwork.snapshots import endpoints, snapshot_file
-from shiftwork.snapshots.batches import Digest
 from shiftwork.snapshots.copy import checksum, restore, save
+from shiftwork.snapshots.row_batches import Digest
 from shiftwork.testing import MovedClock
 from tests.conformance.steps import take
 from tests.copying.filling import fill

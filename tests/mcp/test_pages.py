@@ -16,8 +16,8 @@ import pytest
 from shiftwork.cli.mcp import mcp
 from shiftwork.mcp.mcp_server import KEEP_SEC, MAX_CALL_SEC
 from shiftwork.mcp.resources import FIXED, TASKS
+from shiftwork.mcp.tool import MAX_WAIT_SEC
 from shiftwork.mcp.tool_calls import TOOLS
-from shiftwork.mcp.worker_tools import MAX_WAIT_SEC
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/howto/mcp.md").read_text(encoding="utf-8")

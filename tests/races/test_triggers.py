@@ -10,7 +10,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.engine import event_log
 from shiftwork.engine.event_log import Part
-from shiftwork.server.watching import Watching
+from shiftwork.server.folder_watch import Watching
 from shiftwork.store.store import Store
 from shiftwork.testing import MovedClock
 from shiftwork.triggers import maintenance as job

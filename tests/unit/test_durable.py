@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from shiftwork.model.states import FINAL, STORED, State
-from shiftwork.steps.policy import Owner, status_of
-from shiftwork.steps.reuse import is_same_work
+from shiftwork.steps.policy import Owner, is_same_work, status_of
 
 
 @pytest.mark.parametrize("status", [*STORED, None])

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shiftwork.agents.process import Process, process_of
+from shiftwork.agents.known_process import Process, process_of
 from shiftwork.worker.folders import Folders
 from shiftwork.worker.group import MARK, Run, kill, marked
 from shiftwork.worker.live_report import MAX_MESSAGE_LENGTH, MAX_MESSAGES, MessageBuffer

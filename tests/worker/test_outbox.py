@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from shiftwork import Queue
-from shiftwork.agents.process import process_of, this_process
+from shiftwork.agents.known_process import process_of, this_process
 from shiftwork.model.reports import TaskResult
 from shiftwork.model.task import Usage
 from shiftwork.worker import Context, Worker, sending

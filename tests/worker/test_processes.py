@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from shiftwork import Queue
-from shiftwork.agents.process import process_of
+from shiftwork.agents.known_process import process_of
 from shiftwork.model.errors import InputError
 from shiftwork.model.reports import TaskResult
 from shiftwork.worker import Worker, processes

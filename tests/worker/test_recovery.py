@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shiftwork import Client, Queue
-from shiftwork.agents.process import Process
+from shiftwork.agents.known_process import Process
 from shiftwork.model.errors import InputError
 from shiftwork.worker import Context, Worker
 from shiftwork.worker.roster import Note, Roster

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
-from shiftwork.model.instructions import Instruction
+from shiftwork.model.reports import Instruction
 from shiftwork.model.task import Dollars, Fields, Name
 
 AgentStatus = Literal["active", "draining", "offline", "failed"]

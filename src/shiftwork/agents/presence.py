@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from shiftwork.agents import operations as agents
-from shiftwork.agents.process import Process, is_gone, this_process
+from shiftwork.agents.known_process import Process, is_gone, this_process
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.model.outcome import Outcome, Token
 from shiftwork.store import crash_points

@@ -9,8 +9,9 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated
 
-from shiftwork.artifacts.model import Artifact, Attached, Input
+from shiftwork.artifacts.model import Artifact, Attached
 from shiftwork.artifacts.spool import Source, Upload
+from shiftwork.engine.assignment import Input
 from shiftwork.model import check
 from shiftwork.model.errors import (
     ArtifactDamaged,

@@ -13,8 +13,8 @@ import msgspec
 
 from shiftwork.artifacts import artifact_rows as artifacts
 from shiftwork.artifacts.artifact_rows import ArtifactUse
-from shiftwork.artifacts.model import Input
 from shiftwork.engine import dependencies
+from shiftwork.engine.assignment import Input
 from shiftwork.engine.dependencies import Dependency
 from shiftwork.engine.engine import Caller
 from shiftwork.engine.failed_ends import failed_dependencies

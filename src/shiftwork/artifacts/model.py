@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -29,25 +29,3 @@ class Attached(msgspec.Struct, frozen=True):
     name: str | None
     at: float
     by: str
-
-
-class Input(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One reference of a task as its agent gets it."""
-
-    ref: str
-    kind: Literal["artifact", "output"]
-    id: str
-    """The artifact's id, or that of the task whose output it is."""
-    size: int | None = None
-    """In bytes, of an output as JSON; None where there is nothing any more, or nothing yet."""
-    media_type: str | None = None
-    status: str | None = None
-    """Of the task whose output it is; None once it was purged."""
-    inline: bool = False
-    """Whether an output stands here; else the result of its task tells it."""
-    data: Any = None
-    text: str | None = None
-    artifacts: list[str] = []
-    reason: str | None = None
-    """Why the task whose output it is failed or was cancelled, where this one went on without."""
-    error: str | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from shiftwork.artifacts import artifact_rows, inputs
 from shiftwork.artifacts.api import Artifacts
-from shiftwork.artifacts.model import Artifact, Attached, Input
+from shiftwork.artifacts.model import Artifact, Attached
 from shiftwork.engine import read
+from shiftwork.engine.assignment import Input
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.operation.local import reading
 from shiftwork.store.store import Tx

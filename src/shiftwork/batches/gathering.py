@@ -9,9 +9,10 @@ from itertools import islice
 import msgspec
 
 from shiftwork.batches import policy
+from shiftwork.batches.answering import CALLER
 from shiftwork.engine import lineage
 from shiftwork.engine.claim import claim
-from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.engine import Engine
 from shiftwork.engine.pick import ClaimRequest
 from shiftwork.engine.prepare import lane_of
 from shiftwork.engine.rows import TaskRow
@@ -20,7 +21,6 @@ from shiftwork.model.errors import AgentUnavailable
 from shiftwork.model.outcome import Token
 from shiftwork.store.store import Tx
 
-CALLER = Caller("maintenance:batches")
 _NONE = msgspec.json.encode([]).decode()
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from shiftwork.batches import answering, gathering, policy
-from shiftwork.batches.gathering import CALLER
-from shiftwork.batches.model import AnswerLost, Provider, ProviderError, WorkRefused
+from shiftwork.batches.answering import CALLER
+from shiftwork.batches.model import AGENTS, AnswerLost, Provider, ProviderError, WorkRefused
 from shiftwork.batches.policy import Request
 from shiftwork.engine.engine import NOWHERE, Engine
 from shiftwork.engine.read import read_body
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shiftwork.batches.adapters import Adapter
 
 log = logging.getLogger("shiftwork.batches")
-_AGENTS = [(agent,) for agent in sorted(policy.AGENTS)]
+_AGENTS = [(agent,) for agent in sorted(AGENTS)]
 
 
 async def elect(tx: Tx, engine: Engine) -> Counts:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 Provider = Literal["anthropic", "openai"]
+PROVIDERS: tuple[Provider, ...] = get_args(Provider)
+AGENT_PREFIX = "shiftwork-batch-"
+AGENTS = {f"{AGENT_PREFIX}{provider}": provider for provider in PROVIDERS}
+"""Who claims the work of each provider's batches."""
+
 BatchStatus = Literal["gathered", "posting", "posted", "ended"]
 """Its tasks are chosen; it is being sent, or no one knows whether it arrived; the provider has it; it is over."""
 ItemStatus = Literal["open", "completed", "failed", "released", "late"]

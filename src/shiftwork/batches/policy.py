@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from shiftwork.batches.model import Provider
+from shiftwork.batches.model import AGENT_PREFIX, AGENTS, PROVIDERS, Provider
 from shiftwork.model.errors import InputError
 from shiftwork.model.task import NewTask
-
-PROVIDERS: tuple[Provider, ...] = get_args(Provider)
-_PREFIX = "shiftwork-batch-"
-AGENTS = {f"{_PREFIX}{provider}": provider for provider in PROVIDERS}
-"""Who claims the work of each provider's batches."""
 
 PRICE_FACTOR = 0.5
 """What a batch costs at both providers, of the usual price."""
@@ -95,7 +90,7 @@ class Candidate(NamedTuple):
 
 
 def agent_of(provider: str) -> str:
-    return _PREFIX + provider
+    return AGENT_PREFIX + provider
 
 
 def provider_of(agent_id: str | None) -> Provider | None:

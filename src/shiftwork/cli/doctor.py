@@ -15,7 +15,7 @@ import click
 from shiftwork.cli import blocked, printing
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current
-from shiftwork.client.opening import is_server
+from shiftwork.client.client import is_server
 from shiftwork.config import DEFAULT, without_password
 from shiftwork.model import ids
 from shiftwork.model.errors import Forbidden, ShiftworkError, StoreNeedsMigration, StoreNewer

@@ -46,7 +46,7 @@ class Group(click.Group):
     def _derived(self) -> dict[str, click.Command]:
         if self.namespace is None:
             return {}
-        from shiftwork.cli.derived import commands_of  # noqa: PLC0415  # needed by the group that was called
+        from shiftwork.cli.default_command import commands_of  # noqa: PLC0415  # needed by the group that was called
 
         return {name: each for name, each in commands_of(self.namespace).items() if name not in self.covers}
 

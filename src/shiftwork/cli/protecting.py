@@ -1,4 +1,4 @@
-"""Commands that protect what the work uses: `breakers`, `cooldowns`, `limits`."""
+"""Commands that protect what the work uses: `breakers`, `cooldowns`, `limits`, `quotas`, `backpressure`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import click
 
 from shiftwork.cli import printing, values
 from shiftwork.cli.groups import listing
-from shiftwork.cli.shell import Answer, Shell, with_queue
+from shiftwork.cli.shell import Answer, Command, Shell, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.limits.model import Breaker, Cooldown, LimitInForce
+    from shiftwork.limits.model import Backpressure, Breaker, Cooldown, LimitInForce, QuotaInForce
+
+COUNT = click.IntRange(1, 10**15)
+LEVELS = ("high", "medium", "low", "total")
 
 KEY = "KEY is provider:NAME, account:NAME, model:NAME or type:NAME, or several of them joined by commas."
 
@@ -185,3 +188,81 @@ async def remove(shell: Shell, queue: AnyQueue, *, key: str) -> Answer:
     text = "no longer limited" if removed else "had no limit"
     shell.answer({"key": key, "removed": removed}, lambda: click.echo(f"{printing.clean(key)} {text}"))
     return None
+
+
+@listing("quotas")
+def quotas() -> None:
+    """Limit what each workspace may store and submit. Alone: the list."""
+
+
+@quotas.command("list")
+@with_queue()
+async def list_(shell: Shell, queue: AnyQueue) -> Answer:
+    """List the workspaces that have a quota."""
+    found = await queue.quotas.list()
+    columns = ["workspace", "tasks", "bytes", "submits a minute", "set", "by"]
+    shell.answer(found, lambda: printing.table(columns, [_quota_row(each) for each in found], "no quotas"))
+    return None
+
+
+def _quota_row(found: QuotaInForce) -> tuple[object, ...]:
+    used = (_used_of(found.tasks, found.max_tasks), _used_of(found.bytes, found.max_bytes))
+    return found.workspace, *used, found.submits_per_minute or "no limit", printing.when(found.set_at), found.set_by
+
+
+def _used_of(used: int | None, most: int | None) -> str:
+    return "no limit" if most is None else f"{used} of {most}"
+
+
+@quotas.command()
+@with_queue()
+async def show(shell: Shell, queue: AnyQueue) -> Answer:
+    """Show the quota of the workspace, and what it has used of it."""
+    found = await queue.quotas.get()
+    rate = "no limit" if found.submits_per_minute is None else f"{found.submits_per_minute}, now {found.room}"
+    facts = [("workspace", found.workspace), ("tasks", _used_of(found.tasks, found.max_tasks))]
+    facts += [("bytes", _used_of(found.bytes, found.max_bytes)), ("submits a minute", rate)]
+    shell.answer(found, lambda: printing.facts(facts))
+    return None
+
+
+@quotas.command("set")
+@click.argument("tenant", metavar="WORKSPACE")
+@click.option("--max-tasks", type=COUNT, help="Tasks that are stored, whatever their status.")
+@click.option("--max-bytes", type=COUNT, help="Of what was submitted, and of artifacts.")
+@click.option("--submits-per-minute", type=COUNT, help="Tasks, not calls; bursts up to a minute's worth are allowed.")
+@with_queue(create=True)
+async def set_(shell: Shell, queue: AnyQueue, *, tenant: str, **terms: int | None) -> Answer:
+    """Set what WORKSPACE may have. What is left out has no limit; without any option the quota is removed."""
+    found = await queue.quotas.set(tenant, **terms)
+    name, tasks, size, rate, *_ = _quota_row(found)
+    line = f"{printing.clean(str(name))}: tasks {tasks}, bytes {size}, submits a minute {rate}"
+    shell.answer(found, lambda: click.echo(line))
+    return None
+
+
+@click.command(cls=Command)
+@with_queue()
+async def backpressure(shell: Shell, queue: AnyQueue) -> Answer:
+    """Show how full the queue is. What waits, the limits, and how many more find room."""
+    found = await queue.control.backpressure()
+    shell.answer(found, lambda: _show_backpressure(found))
+    return None
+
+
+def _show_backpressure(found: Backpressure) -> None:
+    if not found.limits:
+        click.echo("no limit is set: everything finds room")
+        return
+    rows = [(scope, found.waiting[scope], _or_none(found.limits[scope]), _room(found, scope)) for scope in LEVELS]
+    printing.table(["level", "waiting", "at most", "room"], rows)
+    click.echo()
+    printing.facts([("state", found.state), ("full", found.full), ("warnings", found.warnings)])
+
+
+def _room(found: Backpressure, scope: str) -> object:
+    return "" if scope == "total" else _or_none(found.room[scope])
+
+
+def _or_none(count: int | None) -> object:
+    return "no limit" if count is None else count

@@ -6,15 +6,12 @@ import click
 
 from shiftwork.cli.a2a import a2a
 from shiftwork.cli.accounts import accounts
-from shiftwork.cli.artifacts import artifacts
+from shiftwork.cli.agent_fleet import agents
+from shiftwork.cli.artifact_files import artifacts
 from shiftwork.cli.batches import batches
-from shiftwork.cli.capacity import backpressure
 from shiftwork.cli.changing import rerun, update
-from shiftwork.cli.copying import copy, restore, snapshot
 from shiftwork.cli.doctor import doctor
-from shiftwork.cli.effects import effects
 from shiftwork.cli.filtering import cancel, priority, purge, retry
-from shiftwork.cli.fleet import agents
 from shiftwork.cli.groups import Root
 from shiftwork.cli.letters import dlq
 from shiftwork.cli.looking import explain, history, list_, search, show_task
@@ -22,10 +19,9 @@ from shiftwork.cli.mcp import mcp
 from shiftwork.cli.metering import metrics
 from shiftwork.cli.observing import alerts, dags, failures
 from shiftwork.cli.operating import events, maintenance, pause, rebalance, resume, status
-from shiftwork.cli.protecting import breakers, cooldowns, limits
+from shiftwork.cli.protecting import backpressure, breakers, cooldowns, limits, quotas
 from shiftwork.cli.proving import prove, soak
-from shiftwork.cli.quotas import quotas
-from shiftwork.cli.results import result
+from shiftwork.cli.result_waiting import result
 from shiftwork.cli.serving import serve
 from shiftwork.cli.setup import (
     VERSION_HELP,
@@ -38,9 +34,10 @@ from shiftwork.cli.setup import (
     version,
 )
 from shiftwork.cli.sinks import deliveries, sinks
+from shiftwork.cli.snapshots import copy, restore, snapshot
 from shiftwork.cli.spending import budgets, costs
 from shiftwork.cli.steering import instructions, tell
-from shiftwork.cli.steps import step, steps
+from shiftwork.cli.steps import effects, step, steps
 from shiftwork.cli.streams import bridge
 from shiftwork.cli.submitting import submit
 from shiftwork.cli.task_logs import logs

@@ -150,8 +150,8 @@ def serve(  # noqa: PLR0913  # an option each
 
 
 def _serve(options: Options, processes: int, announce: Callable[[str], None]) -> None:
-    from shiftwork.server import processes as several  # noqa: PLC0415  # no server for `--help`
     from shiftwork.server import serve as serving  # noqa: PLC0415  # nor here
+    from shiftwork.server import server_processes as several  # noqa: PLC0415  # no server for `--help`
     from shiftwork.worker.command import run_fast  # noqa: PLC0415  # nor here
 
     def run(options: Options, listening: socket.socket | None, announce: Callable[[str], None]) -> None:

@@ -12,7 +12,7 @@ from shiftwork.cli.shell import Answer, Command, Shell, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.model.instructions import Instruction
+    from shiftwork.model.reports import Instruction
 
 
 @click.command(cls=Command)

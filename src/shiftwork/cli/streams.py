@@ -51,22 +51,22 @@ def redis(*, withdraw: bool, once: bool, no_duties: bool, **options: Any) -> Ans
 
 
 async def _redis(shell: Shell, options: dict[str, Any], *, withdraw: bool, once: bool, maintenance: bool) -> Answer:
-    from shiftwork.compat.bridges.redis import running  # noqa: PLC0415  # no bridge for `--help`
+    from shiftwork.compat.bridges.redis import bridge_process  # noqa: PLC0415  # no bridge for `--help`
     from shiftwork.compat.bridges.redis.orchestrator import Orchestrator  # noqa: PLC0415  # nor here
     from shiftwork.upkeep import upkeep  # noqa: PLC0415  # nor here
 
     async with contextlib.AsyncExitStack() as stack:
         queue = await stack.enter_async_context(await shell.open_database(create=True))
-        side = await stack.enter_async_context(running.open_side(queue, running.Options(**options)))
+        side = await stack.enter_async_context(bridge_process.open_side(queue, bridge_process.Options(**options)))
         if withdraw and isinstance(side, Orchestrator):
             _print(shell, "withdrawn", await side.withdraw())
         elif once:
-            _print(shell, "done", await running.poll(side))
+            _print(shell, "done", await bridge_process.poll(side))
         else:
             stopped = listen_for_stop()
             _print(shell, "carrying", options["role"])
             others = upkeep(queue) if maintenance else []
-            await until_stopped(stopped, running.look_until(side, stopped), *others)
+            await until_stopped(stopped, bridge_process.look_until(side, stopped), *others)
     return None
 
 

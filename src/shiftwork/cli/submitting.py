@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork.cli import printing, values
-from shiftwork.cli.results import place_now, wait_for_dag, wait_for_task, wait_for_tasks, wait_option
+from shiftwork.cli.result_waiting import place_now, wait_for_dag, wait_for_task, wait_for_tasks, wait_option
 from shiftwork.cli.shell import Answer, Command, Shell, filled, refuse, with_queue
 
 if TYPE_CHECKING:

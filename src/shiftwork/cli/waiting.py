@@ -15,8 +15,8 @@ from shiftwork.model.states import State
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.model.task import Wait
-    from shiftwork.waits.model import ApprovalRequest, Failures, WaitResult
+    from shiftwork.model.task import Failures, Wait
+    from shiftwork.waits.model import ApprovalRequest, WaitResult
 
 
 @click.command(cls=Command)

@@ -75,7 +75,7 @@ async def _looks(queue: AnyQueue) -> AsyncIterator[LiveStatus]:
 async def _print(queue: AnyQueue, look: LiveStatus) -> None:
     from rich.console import Console  # noqa: PLC0415  # expensive
 
-    from shiftwork.cli.screen import screen  # noqa: PLC0415  # likewise
+    from shiftwork.cli.watch_screen import screen  # noqa: PLC0415  # likewise
 
     Console(highlight=False).print(screen(queue.workspace, look, LINES))
 
@@ -98,7 +98,7 @@ def _shown(workspace: str) -> Iterator[Callable[[LiveStatus], None]]:
     from rich.console import Console  # noqa: PLC0415  # expensive
     from rich.live import Live  # noqa: PLC0415  # likewise
 
-    from shiftwork.cli.screen import screen  # noqa: PLC0415  # likewise
+    from shiftwork.cli.watch_screen import screen  # noqa: PLC0415  # likewise
 
     console = Console(highlight=False)
     if console.is_dumb_terminal:

@@ -1,7 +1,6 @@
 """The queue of a server somewhere else: the verbs of `Queue` over HTTP, to be awaited or to block."""
 
-from shiftwork.client.client import Client
-from shiftwork.client.opening import open_queue
+from shiftwork.client.client import Client, open_queue
 from shiftwork.operation.interface import AnyQueue
 
 __all__ = ["AnyQueue", "Client", "open_queue"]

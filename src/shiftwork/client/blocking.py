@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from shiftwork.client.opening import open_queue
+from shiftwork.client.client import open_queue
 from shiftwork.model.errors import StoreClosed
 from shiftwork.operation.blocking_handles import blocking
 from shiftwork.operation.declare import Namespace

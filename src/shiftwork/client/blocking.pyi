@@ -21,7 +21,6 @@ from shiftwork.agents.model import Runtime
 from shiftwork.agents.model import RuntimeHeartbeat
 from shiftwork.artifacts.model import Artifact
 from shiftwork.artifacts.model import Attached
-from shiftwork.artifacts.model import Input
 from shiftwork.artifacts.spool import Source
 from shiftwork.batches.model import Batch
 from shiftwork.batches.model import BatchStatus
@@ -38,7 +37,6 @@ from shiftwork.control.model import BridgeInfo
 from shiftwork.control.model import MaintenanceJob
 from shiftwork.dags.model import DagChanges
 from shiftwork.dags.model import DagPage
-from shiftwork.dags.model import DagResult
 from shiftwork.dags.model import DagStatus
 from shiftwork.dags.model import DagSummary
 from shiftwork.databases.model import DatabaseInfo
@@ -51,6 +49,7 @@ from shiftwork.engine.api import Cursor
 from shiftwork.engine.api import MAX_EVENT_WAIT_SEC
 from shiftwork.engine.assignment import Assignment
 from shiftwork.engine.assignment import ClaimResult
+from shiftwork.engine.assignment import Input
 from shiftwork.engine.claims_api import Ahead
 from shiftwork.engine.claims_api import Count
 from shiftwork.engine.claims_api import GivenUsage
@@ -71,8 +70,6 @@ from shiftwork.model.history import Event
 from shiftwork.model.history import EventPage
 from shiftwork.model.history import History
 from shiftwork.model.history import Transition
-from shiftwork.model.instructions import Instruction
-from shiftwork.model.instructions import MAX_INSTRUCTIONS
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.outcome import Token
 from shiftwork.model.reports import Completion
@@ -82,10 +79,14 @@ from shiftwork.model.reports import FailureItem
 from shiftwork.model.reports import Heartbeat
 from shiftwork.model.reports import HeartbeatItem
 from shiftwork.model.reports import HeartbeatReply
+from shiftwork.model.reports import Instruction
+from shiftwork.model.reports import MAX_INSTRUCTIONS
 from shiftwork.model.reports import MessageKind
 from shiftwork.model.task import Changes
 from shiftwork.model.task import Dag
+from shiftwork.model.task import DagResult
 from shiftwork.model.task import Dollars
+from shiftwork.model.task import Failures
 from shiftwork.model.task import Name
 from shiftwork.model.task import NewDag
 from shiftwork.model.task import NewTask
@@ -93,6 +94,7 @@ from shiftwork.model.task import Page
 from shiftwork.model.task import PageSize
 from shiftwork.model.task import Priority
 from shiftwork.model.task import Result
+from shiftwork.model.task import Search
 from shiftwork.model.task import Submitted
 from shiftwork.model.task import Task
 from shiftwork.model.task import TaskFields
@@ -127,7 +129,6 @@ from shiftwork.operation.parameters import ClaimToken
 from shiftwork.operation.parameters import SOMETHING
 from shiftwork.providers.limit_signal import WindowState
 from shiftwork.search.model import Level
-from shiftwork.search.model import Search
 from shiftwork.search.model import TaskFilter
 from shiftwork.settings.model import InForce
 from shiftwork.settings.model import SettingsChanges
@@ -160,7 +161,6 @@ from shiftwork.triggers.model import SavedTrigger
 from shiftwork.triggers.model import Trigger
 from shiftwork.waits.api import Seconds as waits_Seconds
 from shiftwork.waits.model import ApprovalRequest
-from shiftwork.waits.model import Failures
 from shiftwork.waits.model import Kind as waits_Kind
 from shiftwork.waits.model import Signalled
 from shiftwork.waits.model import WaitResult

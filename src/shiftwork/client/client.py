@@ -8,14 +8,12 @@ from typing import Self
 import msgspec
 
 from shiftwork import config
-from shiftwork.access.api import Account
-from shiftwork.access.model import Me
 from shiftwork.client.executor import CallerIdentity, HttpExecutor, actor_header, header
 from shiftwork.client.transport import Transport
 from shiftwork.model import check
+from shiftwork.operation.current import Opening
 from shiftwork.operation.declare import operation_of
 from shiftwork.operation.interface import AnyQueue
-from shiftwork.operation.opening import Opening
 
 TIMEOUT_SEC = 30.0
 PATIENCE_SEC = 10.0
@@ -48,6 +46,8 @@ class Client(AnyQueue):
         """
 
         async def opened() -> Self:
+            from shiftwork.access.api import Account  # noqa: PLC0415  # a namespace is imported when it is first used
+
             if workspace is not None:
                 check.name(workspace, "workspace")
             secret = token or (found.value if (found := config.token_of_environment()) else None)
@@ -57,7 +57,7 @@ class Client(AnyQueue):
             transport = Transport(url, secret, timeout_sec=timeout_sec, patience_sec=patience_sec)
             try:
                 asked = time.time()
-                me: Me = await HttpExecutor(transport, "", speaker).execute(operation_of(Account.me), {})
+                me = await HttpExecutor(transport, "", speaker).execute(operation_of(Account.me), {})
                 transport.ahead_sec = me.now - (asked + time.time()) / 2
             except BaseException:
                 await transport.close()
@@ -88,3 +88,42 @@ class Client(AnyQueue):
 
     async def close(self) -> None:
         await self._transport.close()
+
+
+def is_server(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def open_queue(
+    url: str | None = None,
+    *,
+    workspace: str | None = None,
+    actor: str = "system",
+    token: str | None = None,
+    patience_sec: float = PATIENCE_SEC,
+) -> Opening[AnyQueue]:
+    """Open the queue at `sqlite:///path` or `postgresql://…`, or that of the server at `http://host:port`.
+
+    Without an address it is the one that the command line would use: that of SHIFTWORK_STORE, of the nearest
+    `shiftwork.toml`, or `sqlite:///shiftwork.db`. Without a workspace it is `default`, or the token's own.
+    """
+
+    async def opened() -> AnyQueue:
+        meant, space, secret = _meant(url, workspace, token)
+        if is_server(meant):
+            return await Client.open(meant, token=secret, workspace=space, actor=actor, patience_sec=patience_sec)
+        from shiftwork.queue import Queue  # noqa: PLC0415  # a client needs no engine
+
+        return await Queue.open(meant, workspace=space or "default", actor=actor)
+
+    return Opening(opened)
+
+
+def _meant(url: str | None, workspace: str | None, token: str | None) -> tuple[str, str | None, str | None]:
+    """An address that is given stands alone; what the environment and a file say belongs to the one they name."""
+    if url is not None:
+        return url, workspace, token
+    found = config.address(
+        workspace=config.Chosen(workspace) if workspace else None, token=config.Chosen(token) if token else None
+    )
+    return found.store.value or config.DEFAULT_STORE, found.workspace.value, found.token.value

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from shiftwork.dags.model import DagChanges, DagPage, DagResult, DagStatus, DagSummary
+from shiftwork.dags.model import DagChanges, DagPage, DagStatus, DagSummary
 from shiftwork.engine.api import SUBMITTING, dag_result
 from shiftwork.model.errors import InputError, NotFound
 from shiftwork.model.outcome import Outcome
-from shiftwork.model.task import Dag, Name, NewTask, PageSize, Submitted, Text
+from shiftwork.model.task import Dag, DagResult, Name, NewTask, PageSize, Submitted, Text
 from shiftwork.operation.declare import Namespace, operation
 from shiftwork.operation.handle import DagHandle, Patience
 from shiftwork.operation.parameters import SOMETHING, Accepts

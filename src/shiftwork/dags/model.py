@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from shiftwork.model.states import SETTLED
 from shiftwork.model.task import Dollars, Fields, Text
 
 DagStatus = Literal["pending", "running", "completed", "failed", "cancelled"]
@@ -28,34 +27,6 @@ class DagSummary(msgspec.Struct, frozen=True):
     spent_usd: float
     created_at: float
     finished_at: float | None
-
-
-class DagTask(msgspec.Struct, frozen=True):
-    """What became of one task of a DAG."""
-
-    id: str
-    type: str
-    title: str | None
-    status: str
-    output: Any
-    """The data it handed in, or the text where there is no data."""
-    error: str | None
-    reason: str | None
-    ended_at: float | None
-
-
-class DagResult(msgspec.Struct, frozen=True):
-    """What became of a DAG that has ended: of each task that was submitted with it, its newest try."""
-
-    dag_id: str
-    status: Literal["completed", "failed", "cancelled"]
-    tasks: list[DagTask]
-
-    @property
-    def failures(self) -> list[DagTask]:
-        """Tasks that failed for good, the first failure first."""
-        failed = [task for task in self.tasks if task.status in SETTLED]
-        return sorted(failed, key=lambda task: task.ended_at or 0.0)
 
 
 class DagPage(msgspec.Struct, frozen=True):

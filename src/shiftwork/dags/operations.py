@@ -9,7 +9,7 @@ import msgspec
 
 from shiftwork.budgets import operations as budgets
 from shiftwork.dags.api import Dags
-from shiftwork.dags.model import DagChanges, DagPage, DagResult, DagStatus, DagSummary, DagTask
+from shiftwork.dags.model import DagChanges, DagPage, DagStatus, DagSummary
 from shiftwork.engine import change, read
 from shiftwork.engine.api import Results
 from shiftwork.engine.engine import Caller, Engine
@@ -20,7 +20,7 @@ from shiftwork.model import check, ids
 from shiftwork.model.errors import InputError, NotFound, ResultTimeout
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import SETTLED, State
-from shiftwork.model.task import Dag, NewTask, Submitted, Task, dollars, micros
+from shiftwork.model.task import Dag, DagResult, DagTask, NewTask, Submitted, Task, dollars, micros
 from shiftwork.operation.local import Call, implements, reading, transaction
 from shiftwork.store.store import Row, Tx
 

@@ -27,9 +27,9 @@ from shiftwork.model.states import FINAL, SETTLED, State
 from shiftwork.model.task import NewTask, Task, dollars
 from shiftwork.model.times import Time, epoch
 from shiftwork.operation.local import Call, implements, reading
-from shiftwork.steps.reuse import is_same_work
+from shiftwork.steps.policy import is_same_work
 from shiftwork.store.store import Row, Tx
-from shiftwork.waits import guard, schedule
+from shiftwork.waits import approval_guard, schedule
 from shiftwork.waits.open_waits import count_waiting
 
 REDRIVE_BATCH = 500
@@ -146,7 +146,7 @@ async def _leave(work: UnitOfWork, row: TaskRow, verdict: ReviewDecision) -> tup
         return work.move(row, "review_later"), None
     if row.waiting:
         return work.move(row, "review_block"), None
-    return await guard.unblock_or_guard(work, row, settings, "review_retry")
+    return await approval_guard.unblock_or_guard(work, row, settings, "review_retry")
 
 
 async def _modify(work: UnitOfWork, row: TaskRow, change: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, TypeVar, Unpack
 
 from msgspec import Meta
 
-from shiftwork.dags.model import DagResult
 from shiftwork.model import check, garbage
 from shiftwork.model.errors import (
     CircularDependency,
@@ -38,12 +37,14 @@ from shiftwork.model.history import Attempt, Event, EventPage, History, Transiti
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.task import (
     Changes,
+    DagResult,
     Name,
     NewDag,
     NewTask,
     Page,
     PageSize,
     Result,
+    Search,
     Submitted,
     Task,
     TaskFields,
@@ -54,7 +55,6 @@ from shiftwork.observe.model import Explanation, Status
 from shiftwork.operation.declare import Executor, Namespace, Operation, operation, operation_of
 from shiftwork.operation.handle import DagHandle, Patience, TaskHandle, in_turns
 from shiftwork.operation.parameters import Accepts
-from shiftwork.search.model import Search
 from shiftwork.steering.api import Steering
 
 T = TypeVar("T")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from shiftwork.artifacts.model import Input
 from shiftwork.limits.model import Closed
 from shiftwork.model import ids
 from shiftwork.model.outcome import Token, parse_token
@@ -28,6 +27,28 @@ class TaskSource(Protocol):
     """Builds a task, once it is asked for, of what its claim has read."""
 
     def build(self, row: Any, context: Any, /) -> Task: ...
+
+
+class Input(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One reference of a task as its agent gets it."""
+
+    ref: str
+    kind: Literal["artifact", "output"]
+    id: str
+    """The artifact's id, or that of the task whose output it is."""
+    size: int | None = None
+    """In bytes, of an output as JSON; None where there is nothing any more, or nothing yet."""
+    media_type: str | None = None
+    status: str | None = None
+    """Of the task whose output it is; None once it was purged."""
+    inline: bool = False
+    """Whether an output stands here; else the result of its task tells it."""
+    data: Any = None
+    text: str | None = None
+    artifacts: list[str] = []
+    reason: str | None = None
+    """Why the task whose output it is failed or was cancelled, where this one went on without."""
+    error: str | None = None
 
 
 class AssignmentRecord(msgspec.Struct, frozen=True):

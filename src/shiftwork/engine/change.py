@@ -24,7 +24,8 @@ from shiftwork.model.states import FINAL, SETTLED, WAITING, State
 from shiftwork.model.task import Changes
 from shiftwork.model.times import epoch, shown
 from shiftwork.store.store import Tx
-from shiftwork.waits import guard, schedule
+from shiftwork.waits import approval_guard as guard
+from shiftwork.waits import schedule
 from shiftwork.waits.open_waits import count_waiting
 from shiftwork.waits.withdrawal import WAITS
 

@@ -11,11 +11,10 @@ from shiftwork.accounts import choice
 from shiftwork.accounts.choice import AccountUse
 from shiftwork.agents import liveness
 from shiftwork.artifacts import inputs
-from shiftwork.artifacts.model import Input
 from shiftwork.budgets.allocator import BudgetAllocator, day_begins, open_allocator
 from shiftwork.budgets.booking import tell_closed
 from shiftwork.engine import lease_policy, read
-from shiftwork.engine.assignment import Assignment, Terms
+from shiftwork.engine.assignment import Assignment, Input, Terms
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fifo import OldestFirst
 from shiftwork.engine.lanes import TARGETED, ClaimFilter, Lane

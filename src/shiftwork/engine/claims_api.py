@@ -45,12 +45,11 @@ from shiftwork.model.reports import (
     HeartbeatReply,
     MessageKind,
 )
-from shiftwork.model.task import Name, NewTask, NewVerdict, Submitted, Task, Text, Usage
+from shiftwork.model.task import Failures, Name, NewTask, NewVerdict, Submitted, Task, Text, Usage
 from shiftwork.model.times import Duration
 from shiftwork.operation.declare import Namespace, operation
 from shiftwork.operation.handle import TaskHandle
 from shiftwork.operation.parameters import MAX_BATCH, Accepts, ClaimToken
-from shiftwork.waits.model import Failures
 
 MAX_CLAIM_WAIT_SEC = 25.0
 HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)

@@ -12,13 +12,20 @@ from shiftwork import tracing
 from shiftwork.engine import claim_lookup, claim_requests, finish, leases, read
 from shiftwork.engine import spawn as spawning
 from shiftwork.engine.assignment import ClaimResult
+from shiftwork.engine.checked_reports import (
+    CheckedResult,
+    check_failure,
+    check_result,
+    check_usage,
+    check_verdict,
+    to_json,
+)
 from shiftwork.engine.claims_api import ClaimBatch, Claims, Spawning, WorkerVerbs
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import Verb, for_each
 from shiftwork.engine.leases import Beat
 from shiftwork.engine.operations import let_others
 from shiftwork.engine.prepare import prepare, traced
-from shiftwork.engine.reports import CheckedResult, check_failure, check_result, check_usage, check_verdict, to_json
 from shiftwork.model import check
 from shiftwork.model.errors import InputError, NotFound
 from shiftwork.model.outcome import Outcome, Token, unknown
@@ -32,12 +39,11 @@ from shiftwork.model.reports import (
     TaskFailure,
     TaskResult,
 )
-from shiftwork.model.task import NO_USAGE, NewTask, NewVerdict, Submitted, Task, Usage
+from shiftwork.model.task import NO_USAGE, Failures, NewTask, NewVerdict, Submitted, Task, Usage
 from shiftwork.model.times import Duration, seconds
 from shiftwork.operation.local import Call, implements, only, reading
 from shiftwork.store.store import Tx
 from shiftwork.validation import verdicts
-from shiftwork.waits.model import Failures
 
 GivenUsage = Usage | Mapping[str, Any] | None
 

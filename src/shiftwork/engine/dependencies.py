@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from shiftwork.engine.engine import Engine, log
-from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import graph, ids
 from shiftwork.model.errors import CircularDependency, UnknownDependency
 from shiftwork.model.states import State
-from shiftwork.settings.model import Settings
-from shiftwork.store.store import Tx
+
+if TYPE_CHECKING:
+    from shiftwork.engine.unit_of_work import UnitOfWork
+    from shiftwork.settings.model import Settings
+    from shiftwork.store.store import Tx
 
 
 class Dependency(NamedTuple):

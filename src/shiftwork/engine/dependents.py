@@ -16,7 +16,7 @@ from shiftwork.model.task import FailedDependency
 from shiftwork.settings.model import Settings
 from shiftwork.store.store import Row
 from shiftwork.validation import policy as verdict
-from shiftwork.waits import guard
+from shiftwork.waits import approval_guard as guard
 
 
 async def free_dependents(work: UnitOfWork, roots: Collection[str]) -> None:

@@ -21,7 +21,7 @@ from shiftwork.model.states import FINAL, State
 from shiftwork.model.task import Submitted
 from shiftwork.observe import alert_kinds
 from shiftwork.store.store import Row
-from shiftwork.waits import guard
+from shiftwork.waits import approval_guard as guard
 from shiftwork.waits.open_waits import count_waiting
 
 

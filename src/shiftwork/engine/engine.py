@@ -7,7 +7,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shiftwork.artifacts.blob_store import BlobStore
 from shiftwork.engine.lanes import LaneRegistry
@@ -16,8 +16,10 @@ from shiftwork.engine.short_way import ShortWay
 from shiftwork.limits.quota_cache import QuotaCache
 from shiftwork.model.ids import IdMaker
 from shiftwork.settings.cache import SettingsCache
-from shiftwork.snapshots.snapshot_folder import SnapshotFolder
 from shiftwork.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from shiftwork.snapshots.snapshot_folder import SnapshotFolder
 
 log = logging.getLogger("shiftwork.engine")
 

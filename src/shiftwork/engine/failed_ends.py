@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import ids, reasons
 from shiftwork.model.states import State
 from shiftwork.model.task import FailedDependency
-from shiftwork.store.store import Row
+
+if TYPE_CHECKING:
+    from shiftwork.engine.unit_of_work import UnitOfWork
+    from shiftwork.store.store import Row
 
 ENDS = frozenset({State.DEAD_LETTERED, State.FAILED, State.CANCELLED})
 

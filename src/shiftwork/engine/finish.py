@@ -11,12 +11,12 @@ import msgspec
 from shiftwork.artifacts import outputs
 from shiftwork.budgets.booking import CostChanges
 from shiftwork.engine import agent_sessions, dedupe_policy, dependents, lone_ends
+from shiftwork.engine.checked_reports import CheckedFailure, CheckedResult
 from shiftwork.engine.decide import AttemptFacts, Decision, after_death, after_failure, after_loss
 from shiftwork.engine.engine import Caller, Engine, log
 from shiftwork.engine.fence import lock_claims, refusal
 from shiftwork.engine.fingerprint import fingerprint
 from shiftwork.engine.lineage import add_retry_row, lane_now
-from shiftwork.engine.reports import CheckedFailure, CheckedResult
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.limits.cooldowns import Cooldowns, has_other_account, is_account_known

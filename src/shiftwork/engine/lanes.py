@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from shiftwork.batches.policy import AGENTS as BATCH_AGENTS
+from shiftwork.batches.model import AGENTS as BATCH_AGENTS
 from shiftwork.store.store import Row, Store, Tx
 
 TARGETED = 1 << 30

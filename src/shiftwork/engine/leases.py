@@ -26,7 +26,7 @@ from shiftwork.model.reports import HeartbeatReply
 from shiftwork.model.states import CLAIMED_STATES, State
 from shiftwork.model.task import NO_USAGE, Usage
 from shiftwork.providers.limit_signal import PROVIDER_WINDOW
-from shiftwork.steering import delivery
+from shiftwork.steering import instruction_delivery as delivery
 from shiftwork.store.store import Row, Tx
 
 STARTABLE = frozenset({State.CLAIMED.value, State.RUNNING.value})

@@ -14,7 +14,7 @@ from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import ids
 from shiftwork.model.states import State, move, write_path
 from shiftwork.model.task import NewTask
-from shiftwork.waits import guard
+from shiftwork.waits import approval_guard as guard
 
 _PATH_RETRYING = write_path(move(State.CREATED, "accept", "defer"))
 

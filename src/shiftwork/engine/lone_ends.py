@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shiftwork.engine.reports import CheckedResult
+from shiftwork.engine.checked_reports import CheckedResult
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model.outcome import Token
 from shiftwork.store.store import ByColumn, Row

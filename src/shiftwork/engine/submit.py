@@ -29,8 +29,9 @@ from shiftwork.model.task import SCHEDULED, NewTask, Submitted, dollars, micros
 from shiftwork.model.times import epoch
 from shiftwork.settings.model import Settings
 from shiftwork.store.store import Tx
-from shiftwork.waits import guard, schedule
+from shiftwork.waits import approval_guard as guard
 from shiftwork.waits import policy as guard_policy
+from shiftwork.waits import schedule
 
 PATH_READY = write_path(move(State.CREATED, "accept", "unblock"))
 PATH_PENDING = write_path(move(State.CREATED, "accept"))

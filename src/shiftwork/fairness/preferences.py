@@ -19,7 +19,7 @@ from shiftwork.engine.lanes import ClaimFilter, requested_by
 from shiftwork.engine.unit_of_work import own_settings
 from shiftwork.fairness import patience
 from shiftwork.model.keys import Key
-from shiftwork.validation import judges
+from shiftwork.validation import policy as verdict
 
 if TYPE_CHECKING:
     from shiftwork.accounts.choice import AccountUse
@@ -89,7 +89,7 @@ class Preferences:
 
     @staticmethod
     def reads_body(row: Row, lane: Lane) -> bool:
-        return bool(lane.key.mixed or row["own_settings"] or row["type"] == judges.TYPE)
+        return bool(lane.key.mixed or row["own_settings"] or row["type"] == verdict.JUDGE)
 
     async def wait(self, row: Row, lane: Lane, body: Mapping[str, Any] | None) -> Wait | None:
         """The wait of a task that is kept for others now; None for one that this agent may take."""
@@ -112,7 +112,7 @@ class Preferences:
         self, row: Row, needs: Needs, settings: Settings, body: Mapping[str, Any] | None
     ) -> tuple[str, Sequence[str]] | None:
         preference = settings.retry.agent_preference
-        author = judges.author(body) if body is not None and row["type"] == judges.TYPE else None
+        author = verdict.author_of(body) if body is not None and row["type"] == verdict.JUDGE else None
         last = row["last_agent_id"]
         if author is not None and await self._is_like(author):
             if others := await self._asking(row, needs, lambda other, _: self._is_apart(other)):

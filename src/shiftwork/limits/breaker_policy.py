@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    from shiftwork.limits.model import State
     from shiftwork.settings.model import Breaker
 
-State = Literal["closed", "open", "half-open"]
 Verdict = Literal["success", "failure", "nothing"]
 Claim = tuple[str, int]
 """A task and the fence it is held under."""

@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from shiftwork.limits.breaker_policy import State
 from shiftwork.model.bounds import MAX_NAME, MAX_NUMBER
+
+State = Literal["closed", "open", "half-open"]
+"""Of a circuit breaker."""
 
 GateName = Literal["paused", "breaker_open", "cooldown", "limit", "account", "budget"]
 

@@ -8,13 +8,16 @@ are times of the clock: a tick that has fired does not fire again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from shiftwork.engine.engine import Engine
-from shiftwork.maintenance.poll import went_back
 from shiftwork.model import ids
-from shiftwork.store.store import Tx
+from shiftwork.store.store import Row, Tx
 
 log = logging.getLogger("shiftwork.maintenance")
+
+BACK_SEC = 2.0
+"""A job that ran so far in the future ran before the clock went back."""
 
 CORRECTED = (
     "places_of_the_future",
@@ -31,6 +34,12 @@ CORRECTED = (
     "sinks_of_the_future",
     "jobs_of_the_future",
 )
+
+
+def went_back(jobs: Iterable[Row], now: float) -> float:
+    """By how many seconds the clock went back, as far as the jobs can tell; 0 if it did not."""
+    newest = max((job["last_run_at"] or 0.0 for job in jobs), default=0.0)
+    return newest - now if newest > now + BACK_SEC else 0.0
 
 
 async def correct(tx: Tx, engine: Engine) -> dict[str, int] | None:  # noqa: ARG001  # every job is given both

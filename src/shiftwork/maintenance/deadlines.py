@@ -14,7 +14,7 @@ from shiftwork.model.times import shown
 from shiftwork.settings.model import Settings
 from shiftwork.store.store import Tx
 from shiftwork.validation import policy as verdict
-from shiftwork.waits import guard
+from shiftwork.waits import approval_guard
 
 OPEN = WAITING | CLAIMED_STATES
 """States in which a deadline means something: dead letters wait for a person, whatever their deadline."""
@@ -85,7 +85,7 @@ async def _fail(work: UnitOfWork, row: TaskRow, settings: Settings) -> None:
         return
     was = row.status
     if was == State.WAITING_APPROVAL:
-        await guard.withdraw(work, row)
+        await approval_guard.withdraw(work, row)
     path = work.move(row, "overdue")
     row.failure_reason = reasons.DEADLINE_EXCEEDED
     row.available_at = row.blocked_reason = row.block_check_at = None

@@ -25,7 +25,7 @@ from shiftwork.model.states import State
 from shiftwork.settings.model import MONTH_SEC
 from shiftwork.store.store import Tx
 from shiftwork.triggers.firing import KEEP_FIRINGS_SEC
-from shiftwork.waits import guard
+from shiftwork.waits import approval_guard
 from shiftwork.waits.open_waits import KEEP_SIGNALS_SEC, count_waiting
 
 log = logging.getLogger("shiftwork.maintenance")
@@ -57,7 +57,7 @@ async def promote(tx: Tx, engine: Engine) -> Counts:
             work.emit(row, "promoted", work.move(row, "block"))
             await inherit_open_fate(work, row)
             continue
-        path, event_data = await guard.unblock_or_guard(work, row, await work.settings_of(row), "promote")
+        path, event_data = await approval_guard.unblock_or_guard(work, row, await work.settings_of(row), "promote")
         work.emit(row, "promoted", path, data=event_data)
     await work.save()
     return {"promoted": promoted}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from shiftwork.agents import presence
 from shiftwork.engine.engine import Engine
 from shiftwork.fairness import serial_keys
+from shiftwork.maintenance.clock import went_back
 from shiftwork.settings.model import Maintenance
 from shiftwork.snapshots import maintenance as snapshots
 from shiftwork.store.store import Row, Tx
-
-BACK_SEC = 2.0
-"""A job that ran so far in the future ran before the clock went back."""
 
 
 class JobsSnapshot(NamedTuple):
@@ -55,12 +52,6 @@ IDLE_SEC = 10.0
 def is_due(job: Row, now: float, period: float) -> bool:
     """Whether its time has come. A moment further ahead than its period was written before the clock went back."""
     return not now < job["due_at"] <= now + max(period, IDLE_SEC)
-
-
-def went_back(jobs: Iterable[Row], now: float) -> float:
-    """By how many seconds the clock went back, as far as the jobs can tell; 0 if it did not."""
-    newest = max((job["last_run_at"] or 0.0 for job in jobs), default=0.0)
-    return newest - now if newest > now + BACK_SEC else 0.0
 
 
 async def poll(engine: Engine) -> JobsSnapshot:

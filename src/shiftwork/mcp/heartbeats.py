@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from shiftwork.model.errors import Forbidden, ShiftworkError, Unauthorized
 from shiftwork.model.reports import Heartbeat
-from shiftwork.operation.interface import AnyQueue
 from shiftwork.queue import Queue
+
+if TYPE_CHECKING:
+    from shiftwork.operation.interface import AnyQueue
 
 log = logging.getLogger("shiftwork.mcp")
 TICK_SEC = 0.5

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from shiftwork.access.scopes import SCOPES, allows
 from shiftwork.mcp.heartbeats import Key
-from shiftwork.mcp.mcp_server import McpServer
 from shiftwork.model.errors import Forbidden, InputError
-from shiftwork.operation.interface import AnyQueue
+
+if TYPE_CHECKING:
+    from shiftwork.mcp.mcp_server import McpServer
+    from shiftwork.operation.interface import AnyQueue
 
 SYSTEM = "system"
 

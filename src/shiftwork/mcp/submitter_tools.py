@@ -12,7 +12,7 @@ from shiftwork.engine.api import Everyday, Submissions, Tasks
 from shiftwork.mcp.claimed_task import prompt_of, waited
 from shiftwork.mcp.mcp_session import McpSession
 from shiftwork.mcp.new_tasks import TaskList, created, new_task
-from shiftwork.mcp.tool import Parameter, ToolCall, Tools
+from shiftwork.mcp.tool import Parameter, ToolCall, Tools, WaitSec
 from shiftwork.mcp.tool_results import (
     Changed,
     CreatedTask,
@@ -22,7 +22,6 @@ from shiftwork.mcp.tool_results import (
     TaskOutcome,
     TaskView,
 )
-from shiftwork.mcp.worker_tools import WaitSec
 from shiftwork.model import outcome
 from shiftwork.model.errors import ResultTimeout, TaskCancelled, TaskFailed
 from shiftwork.model.states import ENDED

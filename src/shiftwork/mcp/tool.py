@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from shiftwork.mcp.roles import Role
 from shiftwork.model.task import Fields
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from shiftwork.mcp.mcp_session import McpSession
     from shiftwork.operation.interface import AnyQueue
 
+MAX_WAIT_SEC = 20.0
+"""A call waits no longer: with what comes before and after, it is answered within 25 s."""
+
+WaitSec = Annotated[float, Meta(ge=0, le=MAX_WAIT_SEC)]
 _SAME: Any = inspect.Parameter.empty
 
 

@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from shiftwork.artifacts.model import Input
-from shiftwork.model.instructions import Instruction
-from shiftwork.model.reports import HeartbeatReply
+from shiftwork.engine.assignment import Input
+from shiftwork.model.reports import HeartbeatReply, Instruction
 from shiftwork.model.task import FailedDependency
 
 

@@ -14,7 +14,7 @@ from shiftwork.limits.model import Closed
 from shiftwork.mcp import claimed_task
 from shiftwork.mcp.mcp_session import McpSession
 from shiftwork.mcp.new_tasks import TaskList, created, new_task
-from shiftwork.mcp.tool import Parameter, ToolCall, Tools
+from shiftwork.mcp.tool import Parameter, ToolCall, Tools, WaitSec
 from shiftwork.mcp.tool_results import (
     Checkpoint,
     ClaimResult,
@@ -32,9 +32,6 @@ from shiftwork.steps.api import Steps
 from shiftwork.waits.api import Waits
 
 tool = Tools()
-MAX_WAIT_SEC = 20.0
-"""A claim waits no longer for work: with what comes before and after, a call is answered within 25 s."""
-WaitSec = Annotated[float, Meta(ge=0, le=MAX_WAIT_SEC)]
 TOKEN = "The token that `claim` answered."  # noqa: S105  # describes a parameter
 WAIT_NAME = "Names this wait inside its task; the same name, the same answer."
 FAILURES = "`return`: they are done once they have ended, failed or not; your claim then says which failed."

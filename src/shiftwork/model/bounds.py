@@ -14,6 +14,9 @@ MAX_BATCH = 1000
 MAX_PAGE = 1000
 """Rows of one page of a listing."""
 
+MAX_SEARCH = 500
+"""Characters of a search."""
+
 MAX_CLAIM_WAIT_SEC = 25.0
 """How long one call waits for work: shorter than what proxies give an answer."""
 

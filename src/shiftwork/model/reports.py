@@ -1,4 +1,7 @@
-"""What an attempt comes to: the one shape of a result and of a failure, from the handler to the store."""
+"""What an agent and the queue say to each other under a claim: results, failures, heartbeats, instructions.
+
+Each has one shape from the handler to the store.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from shiftwork.model.instructions import Instruction
 from shiftwork.model.outcome import Token
 from shiftwork.model.task import Fields, Name, NewVerdict, Text, Usage
 
 MessageKind = Literal["tool_call", "text", "error"]
 UsageReport = Annotated[Usage | None, Meta(description="Usage since the last report.")]
+
+MAX_INSTRUCTION = 10_000
+"""Characters of an instruction."""
+
+MAX_INSTRUCTIONS = 1_000
+"""Of one task."""
+
+MAX_AT_ONCE = 20
+"""Instructions of one task in the answer to a heartbeat; the next come when these are acknowledged."""
 
 
 class TaskResult(Fields, kw_only=False):
@@ -94,6 +105,22 @@ class HeartbeatItem(Fields, kw_only=False):
     token: Name
     progress: Any = None
     usage: UsageReport = None
+
+
+class Instruction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A text for the holder of a task. A task's instructions are numbered from 1, in the order in which they came."""
+
+    seq: int
+    text: str
+    sent_at: float
+    sent_by: str
+    status: Literal["waiting", "delivered", "acknowledged", "unread"]
+    """`delivered` once it was in the answer to a holder; `unread` where the task ended without an acknowledgement."""
+    delivered_at: float | None = None
+    fence: int | None = None
+    """The attempt that it was last delivered to: the number in its claim's token."""
+    acknowledged_at: float | None = None
+    """When a holder first said that it has it. A later attempt gets it again, with this time."""
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True):

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
-from shiftwork.model.bounds import MAX_NAME, MAX_PAGE, MAX_TEXT
+from shiftwork.model.bounds import MAX_NAME, MAX_PAGE, MAX_SEARCH, MAX_TEXT
+from shiftwork.model.states import SETTLED
 from shiftwork.model.times import DatedTime, Delay, Time
 from shiftwork.settings.model import AgeingRate, ModelOrder
 
@@ -17,6 +18,8 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Priority = Annotated[float, Meta(ge=0, le=100)]
 PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
+Search = Annotated[str, Meta(min_length=1, max_length=MAX_SEARCH)]
+"""Words that a task must have in its title, payload, tags or errors; each may be the beginning of one."""
 Urgency = Literal["normal", "batch"]
 Dollars = Annotated[float, Meta(ge=0, le=1e9)]
 Traceparent = Annotated[str, Meta(pattern=r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$")]
@@ -288,6 +291,11 @@ class Result(msgspec.Struct, frozen=True):
         return self.text if self.data is None else self.data
 
 
+Failures = Literal["wait", "return"]
+"""What a wait for tasks does when one ends without success: wait on until a person brings it to completion, or count
+it as ended and return how."""
+
+
 class Wait(msgspec.Struct, frozen=True):
     """What a task waits for besides other tasks, under the name it gave it, with the answer once there is one."""
 
@@ -445,3 +453,31 @@ def micros(dollars: float | None) -> int:
 
 def dollars(amount: int | None) -> float:
     return (amount or 0) / MICRO
+
+
+class DagTask(msgspec.Struct, frozen=True):
+    """What became of one task of a DAG."""
+
+    id: str
+    type: str
+    title: str | None
+    status: str
+    output: Any
+    """The data it handed in, or the text where there is no data."""
+    error: str | None
+    reason: str | None
+    ended_at: float | None
+
+
+class DagResult(msgspec.Struct, frozen=True):
+    """What became of a DAG that has ended: of each task that was submitted with it, its newest try."""
+
+    dag_id: str
+    status: Literal["completed", "failed", "cancelled"]
+    tasks: list[DagTask]
+
+    @property
+    def failures(self) -> list[DagTask]:
+        """Tasks that failed for good, the first failure first."""
+        failed = [task for task in self.tasks if task.status in SETTLED]
+        return sorted(failed, key=lambda task: task.ended_at or 0.0)

@@ -13,7 +13,7 @@ from shiftwork.model.errors import ShiftworkError
 from shiftwork.observe import meters
 from shiftwork.observe.meters import Series
 from shiftwork.observe.model import Metrics
-from shiftwork.observe.status import FEW
+from shiftwork.observe.policy import FEW
 from shiftwork.store import crash_points
 
 WRITE_EVERY_SEC = 10.0

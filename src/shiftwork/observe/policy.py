@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 from shiftwork.model.task import NewTask
 from shiftwork.settings.model import FrictionTask
 
+FEW = 100_000
+"""Tasks that are counted whenever someone asks. More are counted at most once in `maintenance.metrics_sec`."""
+
 Spell = tuple[float, float]
 """From when until when something was held."""
 

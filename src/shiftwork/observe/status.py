@@ -15,11 +15,9 @@ from shiftwork.limits.model import QuotaInForce
 from shiftwork.model import ids
 from shiftwork.model.states import WAITING, State
 from shiftwork.observe.model import RecentFailure, Status
+from shiftwork.observe.policy import FEW
 from shiftwork.settings.model import Level
 from shiftwork.store.store import Row, Tx
-
-FEW = 100_000
-"""Tasks that are counted whenever someone asks. More are counted at most once in `maintenance.metrics_sec`."""
 
 WINDOW_SEC = 300.0
 NEWEST = 20_000

@@ -7,10 +7,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from shiftwork.dags.model import DagTask
-from shiftwork.model.instructions import Instruction
 from shiftwork.model.outcome import Outcome
-from shiftwork.model.task import Submitted, Task
+from shiftwork.model.reports import Instruction
+from shiftwork.model.task import DagTask, Submitted, Task
 from shiftwork.observe.model import Explanation
 from shiftwork.operation.handle import DagHandle, Patience, TaskHandle
 

@@ -1,13 +1,16 @@
-"""The queue that this code works with, where it need not be named: inside a handler, or a block that opened one."""
+"""The current queue: the one of a handler, or of a block that opened it, where it need not be named."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
+from types import TracebackType
+from typing import Any, Generic, TypeVar
 
 from shiftwork.model.errors import InputError
+
+Q = TypeVar("Q", bound=AbstractAsyncContextManager[Any])
 
 _queue: ContextVar[Any] = ContextVar("shiftwork_queue", default=None)
 
@@ -30,3 +33,37 @@ def queue() -> Any:
         hint = "Use `async with Queue.open(...)`, or name the queue: `task.on(queue).submit(...)`."
         raise InputError("there is no current queue to submit to", where="queue", hint=hint)
     return found
+
+
+class Opening(Generic[Q]):
+    """A queue about to be opened: `queue = await Queue.open(...)`, or `async with Queue.open(...) as queue:`.
+
+    Entered, it closes the queue at the end of the block.
+
+    Inside the block it is the current queue, which typed tasks are submitted to.
+    """
+
+    def __init__(self, open_: Callable[[], Coroutine[Any, Any, Q]]) -> None:
+        self._open = open_
+        self._opened: Q | None = None
+        self._using: AbstractContextManager[None]
+
+    def as_coroutine(self) -> Coroutine[Any, Any, Q]:
+        """For `asyncio.create_task`, which takes a coroutine."""
+        return self._open()
+
+    def __await__(self) -> Generator[Any, Any, Q]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Q:
+        self._opened = await self._open()
+        self._using = using(self._opened)
+        self._using.__enter__()
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._opened is not None
+        self._using.__exit__(kind, error, trace)
+        await self._opened.__aexit__(kind, error, trace)

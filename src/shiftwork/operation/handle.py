@@ -10,12 +10,11 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
-from shiftwork.dags.model import DagResult, DagTask
 from shiftwork.model.errors import InputError, ResultTimeout, TaskCancelled, TaskFailed
-from shiftwork.model.instructions import Instruction
 from shiftwork.model.outcome import Outcome
+from shiftwork.model.reports import Instruction
 from shiftwork.model.states import SETTLED, State
-from shiftwork.model.task import Result, Submitted, Task
+from shiftwork.model.task import DagResult, DagTask, Result, Submitted, Task
 from shiftwork.observe.model import Explanation
 from shiftwork.operation.declare import Executor, Operation
 

@@ -7,10 +7,8 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from shiftwork.engine.api import Batch, Everyday, Tasks
-from shiftwork.engine.claims_api import ClaimBatch, Claims, WorkerVerbs
-from shiftwork.steering.api import Inbox, TaskInstructions
-from shiftwork.task_logs.api import ClaimLogs, LogBatch, TaskLogs
+from shiftwork.engine.api import Everyday
+from shiftwork.engine.claims_api import WorkerVerbs
 
 if TYPE_CHECKING:
     from shiftwork.access.api import Tokens
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from shiftwork.limits.api import Breakers, Cooldowns, Limits, Quotas
     from shiftwork.notifications.api import Deliveries, Sinks
     from shiftwork.observe.api import Alerts, MetricsApi
+    from shiftwork.operation.joined import AllClaims, AllTasks, Batches
     from shiftwork.settings.api import Settings
     from shiftwork.snapshots.api import Snapshots
     from shiftwork.steps.api import Effects, Steps
@@ -35,18 +34,6 @@ if TYPE_CHECKING:
     from shiftwork.waits.api import Approvals, Waits
 
 # Each namespace is imported when it is first used: most programs use few of them.
-
-
-class Batches(Batch, ClaimBatch, LogBatch):
-    """Operations on many tasks or claims at once; each has its own outcome."""
-
-
-class AllTasks(Tasks, TaskLogs, TaskInstructions):
-    """Tasks, besides what is done with them every day."""
-
-
-class AllClaims(Claims, ClaimLogs, Inbox):
-    """Claims, and what is said under one."""
 
 
 class AnyQueue(Everyday, WorkerVerbs):
@@ -90,6 +77,8 @@ class AnyQueue(Everyday, WorkerVerbs):
 
     @cached_property
     def batch(self) -> Batches:
+        from shiftwork.operation.joined import Batches
+
         return Batches(self._executor)
 
     @cached_property
@@ -106,6 +95,8 @@ class AnyQueue(Everyday, WorkerVerbs):
 
     @cached_property
     def claims(self) -> AllClaims:
+        from shiftwork.operation.joined import AllClaims
+
         return AllClaims(self._executor)
 
     @cached_property
@@ -212,6 +203,8 @@ class AnyQueue(Everyday, WorkerVerbs):
 
     @cached_property
     def tasks(self) -> AllTasks:
+        from shiftwork.operation.joined import AllTasks
+
         return AllTasks(self._executor)
 
     @cached_property

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta
-
-from shiftwork.model.task import Fields, Name
+from shiftwork.model.task import Fields, Name, Search
 from shiftwork.model.times import Time
-from shiftwork.search.policy import MAX_SEARCH
-
-Search = Annotated[str, Meta(min_length=1, max_length=MAX_SEARCH)]
-"""Words that a task must have in its title, payload, tags or errors; each may be the beginning of one."""
 
 Level = Literal["high", "medium", "low"]
 LEVELS: dict[str, tuple[float | None, float | None]] = {

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from shiftwork.model import check
+from shiftwork.model.bounds import MAX_SEARCH
 from shiftwork.model.errors import InputError
 
-MAX_SEARCH = 500
 MAX_TERMS = 16
 MAX_WORDS = 2_000
 """Different words of one task that are kept."""

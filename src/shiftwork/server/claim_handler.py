@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.artifacts.model import Input
-from shiftwork.engine.assignment import Assignment, ClaimResult
+from shiftwork.engine.assignment import Assignment, ClaimResult, Input
 from shiftwork.engine.claims_api import Claims
 from shiftwork.engine.idempotency import Repeated
 from shiftwork.model.task import Task

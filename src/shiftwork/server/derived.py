@@ -14,18 +14,17 @@ from shiftwork.operation.parameters import SOMETHING
 from shiftwork.server import (  # noqa: F401  # register handlers and checks
     call_facts,
     claim_handler,
-    hook_handler,
+    hook_handlers,
     private_sinks,
     reading,
     runtime_handlers,
-    slack_handler,
     task_handlers,
 )
 from shiftwork.server.access_rules import rule_of
 from shiftwork.server.endpoint import Endpoint, Query, Raw, ViewQuery
 from shiftwork.server.handlers import check_of, served
 from shiftwork.server.request_context import RequestContext
-from shiftwork.views.adapters import Instead, adapter_of
+from shiftwork.views.view_adapters import Instead, adapter_of
 
 VERSION = "version"
 """The parameter that may come as the header If-Match, too."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -13,13 +13,15 @@ from shiftwork.engine import event_log, read
 from shiftwork.model import ids
 from shiftwork.model.errors import InputError, NotFound
 from shiftwork.model.events import chosen, every_name
-from shiftwork.model.history import Event
 from shiftwork.model.task import Name
-from shiftwork.queue import Queue
 from shiftwork.server.endpoint import ViewQuery
 from shiftwork.server.sockets import frame
-from shiftwork.store.store import Row
-from shiftwork.views.view import View
+
+if TYPE_CHECKING:
+    from shiftwork.model.history import Event
+    from shiftwork.queue import Queue
+    from shiftwork.store.store import Row
+    from shiftwork.views.view import View
 
 NOW = "now"
 _CURSOR = re.compile(r"(\d{1,18})(?:-(\d{1,4}))?")

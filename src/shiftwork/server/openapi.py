@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -82,7 +83,7 @@ def document(endpoints: Sequence[Endpoint], view: str = NATIVE, default: str = N
     stated = [kind for endpoint in endpoints for kind in (endpoint.body, endpoint.answer)]
     kinds = [problem.Problem, AssignmentRecord, *(kind for kind in stated if kind not in {None, Raw, PlainText})]
     schemas, components = msgspec.json.schema_components(kinds, schema_hook=problem.schema, ref_template=_TEMPLATE)
-    schema_of = {repr(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
+    schema_of = {repr(kind): _brief(schema) for kind, schema in zip(kinds, schemas, strict=True)}
     chosen = views.chosen(view)
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
@@ -101,7 +102,7 @@ def document(endpoints: Sequence[Endpoint], view: str = NATIVE, default: str = N
         "security": [{"token": []}, {}],
         "paths": paths,
         "components": {
-            "schemas": _used({**components, **own}, paths),
+            "schemas": _used({**_brief(components), **own}, paths),
             **_share(paths),
             "securitySchemes": {
                 "token": {
@@ -114,19 +115,57 @@ def document(endpoints: Sequence[Endpoint], view: str = NATIVE, default: str = N
     }
 
 
+def _brief(schema: Any) -> Any:
+    """The same schema in fewer words: `{"type": ["string", "null"]}` for a union, and no default that is null.
+
+    What may be left out is not in `required`, and of those fields null is the only default that needs no word.
+    """
+    if isinstance(schema, list):
+        return [_brief(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _brief(part) for name, part in schema.items() if (name, part) != ("default", None)}
+    match found.get("anyOf"):
+        case [{"type": str(kind), **rest}, {"type": "null"}] if not {"enum", "const"} & rest.keys():
+            del found["anyOf"]
+            return {"type": [kind, "null"], **rest, **found}
+    return found
+
+
 def _share(paths: dict[str, Any]) -> dict[str, Any]:
-    """Replace parameters and refusals that several operations have by references; what they refer to."""
+    """Replace parameters and answers that several operations have by references; what they refer to."""
     operations = [operation for path in paths.values() for operation in path.values()]
     parameters, responses = _Shared("parameters"), _Shared("responses")
+    often = Counter(repr(answer) for operation in operations for answer in operation["responses"].values())
     for operation in operations:
-        operation["parameters"] = [
-            parameters.reference(f"{each['in']}_{each['name']}", each) for each in operation["parameters"]
-        ]
+        operation["parameters"] = [parameters.reference(each["name"], each) for each in operation["parameters"]]
         operation["responses"] = {
-            status: each if status.startswith(("2", "3")) else responses.reference(f"refused_{status}", each)
+            status: responses.reference(_name_of(status, each), each)
+            if often[repr(each)] > 1 or not status.startswith(("2", "3"))
+            else each
             for status, each in operation["responses"].items()
         }
+    for path in paths.values():
+        _lift(path)
     return {"parameters": parameters.named, "responses": responses.named}
+
+
+def _name_of(status: str, answer: dict[str, Any]) -> str:
+    """What a shared answer is called: after the record that it holds, or the status that refuses."""
+    if not status.startswith(("2", "3")):
+        return f"refused_{status}"
+    record = next(iter(sorted(_references(answer))), status)
+    return f"answer_{record}"
+
+
+def _lift(path: dict[str, Any]) -> None:
+    """Declare parameters that all operations of a path have once, for the path."""
+    operations = list(path.values())
+    common = [each for each in operations[0]["parameters"] if all(each in other["parameters"] for other in operations)]
+    if len(operations) > 1 and common:
+        path["parameters"] = common
+        for operation in operations:
+            operation["parameters"] = [each for each in operation["parameters"] if each not in common]
 
 
 class _Shared:
@@ -224,7 +263,12 @@ def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 def _query_parameters(query: type[Query]) -> list[dict[str, Any]]:
     schema = msgspec.json.schema(query, ref_template=_TEMPLATE)["$defs"][query.__name__]
     return [
-        {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": _without_null(part)}
+        {
+            "name": name,
+            "in": "query",
+            **({"required": True} if name in schema.get("required", ()) else {}),
+            "schema": _without_null(part),
+        }
         for name, part in schema["properties"].items()
     ]
 
@@ -326,10 +370,17 @@ def _refusals(endpoint: Endpoint) -> dict[str, Any]:
     by_status["default"] = sorted(common, key=lambda kind: kind.code)
     reference = {"$ref": _TEMPLATE.format(name="Problem")}
     return {
-        status: {"description": _listed(errors), "content": {problem.MEDIA_TYPE: {"schema": reference}}}
+        status: {
+            "description": _codes(errors) if status == "default" else _hints(errors),
+            "content": {problem.MEDIA_TYPE: {"schema": reference}},
+        }
         for status, errors in sorted(by_status.items())
     }
 
 
-def _listed(errors: Iterable[type[ShiftworkError]]) -> str:
-    return "; ".join(f"`{error.code}`: {error.hint}" for error in errors)
+def _codes(errors: Iterable[type[ShiftworkError]]) -> str:
+    return "What any operation may answer; `hint` says what to do: " + ", ".join(f"`{each.code}`" for each in errors)
+
+
+def _hints(errors: Iterable[type[ShiftworkError]]) -> str:
+    return "; ".join(f"`{error.code}`: {error.hint}" if error.hint else f"`{error.code}`" for error in errors)

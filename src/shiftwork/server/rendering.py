@@ -10,14 +10,14 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from shiftwork.agents.model import Agent
-from shiftwork.artifacts.model import Input
 from shiftwork.dags.model import DagSummary
 from shiftwork.dead_letters.model import DeadLetter
+from shiftwork.engine.assignment import Input
 from shiftwork.model import ids
 from shiftwork.model.errors import InputError, ShiftworkError
 from shiftwork.model.history import Attempt, Transition
@@ -25,12 +25,14 @@ from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import State
 from shiftwork.model.task import Dag, Result, Submitted, Task
 from shiftwork.observe.model import Explanation
-from shiftwork.queue import Queue
 from shiftwork.views.view import SAME, View, time_in, time_out
 from shiftwork.waits.model import WaitResult
 from shiftwork.wire import problem
 from shiftwork.wire.problem import Problem
 from shiftwork.wire.shapes import OutcomeReply
+
+if TYPE_CHECKING:
+    from shiftwork.queue import Queue
 
 RECORDS: dict[type, Callable[[View, Any], dict[str, Any]]] = {
     Task: View.task_out,

@@ -24,11 +24,11 @@ from shiftwork.observe.maintenance_health import SERVER
 from shiftwork.queue import Queue
 from shiftwork.server import otlp_metrics
 from shiftwork.server.app import build
+from shiftwork.server.folder_watch import Watching, check_folder
 from shiftwork.server.rendering import LogFilter
 from shiftwork.server.replacing import Replacing, words
 from shiftwork.server.sockets import WebSocketConnection
 from shiftwork.server.state import MovableClock, ServerState
-from shiftwork.server.watching import Watching, check_folder
 from shiftwork.upkeep import upkeep
 from shiftwork.wire.listening import address, check_guarded, listen
 from shiftwork.wire.protocol import BoundedHttp

@@ -10,20 +10,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from shiftwork.access.authenticator import Identity
-from shiftwork.engine.assignment import ClaimResult
 from shiftwork.engine.engine import IdempotentRequest
 from shiftwork.model import ids
 from shiftwork.model.errors import InputError, ShiftworkError, StoreUnavailable
 from shiftwork.model.task import Page, Task
-from shiftwork.queue import Queue
-from shiftwork.server.hub import Hub
-from shiftwork.store.store import Tx
-from shiftwork.views.view import View
+
+if TYPE_CHECKING:
+    from shiftwork.access.authenticator import Identity
+    from shiftwork.engine.assignment import ClaimResult
+    from shiftwork.queue import Queue
+    from shiftwork.server.hub import Hub
+    from shiftwork.store.store import Tx
+    from shiftwork.views.view import View
 
 T = TypeVar("T")
 FIELD = "workspace_id"

@@ -8,7 +8,7 @@ import msgspec
 
 from shiftwork.model.errors import CopyDiffers, SnapshotDamaged
 from shiftwork.snapshots import endpoints, snapshot_file
-from shiftwork.snapshots.batches import Digest, Progress, Source, Target, in_thread
+from shiftwork.snapshots.row_batches import Digest, Progress, Source, Target, in_thread
 from shiftwork.snapshots.snapshot_file import Head
 from shiftwork.store.opening import open_store
 

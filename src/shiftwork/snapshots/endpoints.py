@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from types import ModuleType
 
 from shiftwork.model.errors import InputError, StoreUnsuitable
-from shiftwork.snapshots.batches import Source, Target
+from shiftwork.snapshots.row_batches import Source, Target
 
 
 def reading(url: str) -> AbstractAsyncContextManager[Source]:

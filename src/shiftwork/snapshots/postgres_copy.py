@@ -10,7 +10,7 @@ import asyncpg
 import msgspec
 
 from shiftwork.model.errors import StoreNotEmpty
-from shiftwork.snapshots.batches import Batch, BatchSize, Schema, in_thread, pack
+from shiftwork.snapshots.row_batches import Batch, BatchSize, Schema, in_thread, pack
 from shiftwork.store import migrate
 from shiftwork.store.catalogue import SHARED_TABLES, Table, tables
 from shiftwork.store.postgres_connecting import open_connection

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from shiftwork.model.errors import SnapshotDamaged, SnapshotFailed, StoreNeedsMigration, StoreNewer, StoreUnsuitable
-from shiftwork.snapshots.batches import Batch, Digest, Progress, Schema, Source, in_thread
+from shiftwork.snapshots.row_batches import Batch, Digest, Progress, Schema, Source, in_thread
 from shiftwork.store import crash_points, migrate
 from shiftwork.store.catalogue import tables
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from shiftwork.model.errors import SnapshotDamaged, SnapshotFailed, StoreNewer, TooManyRequests
 from shiftwork.snapshots import snapshot_file
-from shiftwork.snapshots.batches import in_thread
 from shiftwork.snapshots.copy import save
+from shiftwork.snapshots.row_batches import in_thread
 from shiftwork.snapshots.snapshot_file import Head
 
 VARIABLE = "SHIFTWORK_SNAPSHOTS"

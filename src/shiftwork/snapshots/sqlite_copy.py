@@ -11,7 +11,7 @@ import apsw
 import msgspec
 
 from shiftwork.model.errors import InputError, StoreNotEmpty, StoreUnavailable, StoreUnsuitable
-from shiftwork.snapshots.batches import Batch, BatchSize, Row, Schema, in_thread, pack
+from shiftwork.snapshots.row_batches import Batch, BatchSize, Row, Schema, in_thread, pack
 from shiftwork.store import migrate
 from shiftwork.store.catalogue import SHARED_TABLES, Table, tables
 from shiftwork.store.sqlite_tx import translate

@@ -7,8 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from shiftwork.model.errors import FenceRequired, LeaseLost, NotFound, NotYourClaim, WrongState
-from shiftwork.model.instructions import MAX_INSTRUCTION, MAX_INSTRUCTIONS, Instruction
 from shiftwork.model.outcome import Outcome
+from shiftwork.model.reports import MAX_INSTRUCTION, MAX_INSTRUCTIONS, Instruction
 from shiftwork.model.task import Name
 from shiftwork.operation.declare import Namespace, operation
 from shiftwork.operation.parameters import ClaimToken

@@ -8,11 +8,11 @@ from shiftwork.engine.fence import lock_live
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import check, ids
 from shiftwork.model.errors import InputError, NotFound, WrongState
-from shiftwork.model.instructions import MAX_INSTRUCTIONS, Instruction
 from shiftwork.model.outcome import Outcome, Token
+from shiftwork.model.reports import MAX_INSTRUCTIONS, Instruction
 from shiftwork.model.states import CLAIMED_STATES, FINAL
 from shiftwork.operation.local import Call, implements, reading
-from shiftwork.steering import delivery
+from shiftwork.steering import instruction_delivery
 from shiftwork.steering.api import Inbox, Steering, TaskInstructions
 from shiftwork.store.store import Tx
 
@@ -44,7 +44,7 @@ async def _tell(tx: Tx, engine: Engine, caller: Caller, uuid: str, text: str) ->
         raise WrongState(f"task {shown} has {MAX_INSTRUCTIONS} instructions, the most there can be", task_id=shown)
     work.emit(newest, "instruction_sent", data={"seq": row["seq"]})
     await work.save_events()
-    return delivery.instruction(row)
+    return instruction_delivery.instruction(row)
 
 
 @reading(TaskInstructions.instructions)
@@ -56,7 +56,7 @@ async def instructions(
     if task is None or task["workspace"] != workspace:
         raise NotFound(f"there is no task {task_id!r}", task_id=task_id)
     rows = await tx.all("instructions_of", root=task["root_id"], after=after, count=limit)
-    return [delivery.instruction(row, task["status"]) for row in rows]
+    return [instruction_delivery.instruction(row, task["status"]) for row in rows]
 
 
 @implements(Inbox.inbox)
@@ -68,7 +68,7 @@ async def _inbox(tx: Tx, engine: Engine, caller: Caller, token: Token, after: in
     claim = await lock_live(tx, engine, caller, token, CLAIMED_STATES)
     rows = await tx.all("instructions_of", root=claim["root_id"], after=after, count=MAX_INSTRUCTIONS)
     work = UnitOfWork(tx, engine, caller)
-    found = await delivery.note_delivery(work, claim, rows)
+    found = await instruction_delivery.note_delivery(work, claim, rows)
     await work.save_events()
     return found
 
@@ -83,6 +83,6 @@ async def _acknowledge(tx: Tx, engine: Engine, caller: Caller, token: Token, seq
     rows = await tx.all("acknowledge_instructions", root=claim["root_id"], seq=seq, fence=token.fence, now=tx.now)
     if rows:
         work = UnitOfWork(tx, engine, caller)
-        delivery.add_event(work, claim, "instruction_acknowledged", sorted(row["seq"] for row in rows))
+        instruction_delivery.add_event(work, claim, "instruction_acknowledged", sorted(row["seq"] for row in rows))
         await work.save_events()
     return Outcome(ids.show_task(token.id), claim["status"], repeated=not rows)

@@ -12,10 +12,10 @@ from shiftwork.artifacts import transfer
 from shiftwork.artifacts.artifact_rows import ArtifactUse
 from shiftwork.budgets.booking import CostChanges
 from shiftwork.engine import read
+from shiftwork.engine.checked_reports import check_usage
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import lock_claim, lock_live, refusal
 from shiftwork.engine.leases import STARTABLE, Beat, emit_for_claim, heartbeat
-from shiftwork.engine.reports import check_usage
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import check
 from shiftwork.model.errors import InputError, ShiftworkError, TooLarge

@@ -1,10 +1,13 @@
-"""Decides what a claim gets for an effect that was begun under the same key."""
+"""What a claim gets for an effect begun under the same key, and whether steps are still valid after a change."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from shiftwork.model.states import FINAL
+
+_WORK = ("title", "tool_name", "payload", "spec", "output")
+"""Fields of a body that say what is to be done."""
 
 Standing = Literal["done", "in_flight", "unknown"]
 
@@ -31,3 +34,13 @@ def status_of(owner: Owner, *, done: bool) -> Standing:
         return "unknown"
     gone = owner.status is None or owner.status in FINAL
     return "unknown" if gone and not owner.holds else "in_flight"
+
+
+def is_same_work(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether two bodies of a task ask for the same; who may do it, when and at what cost is not the work."""
+    return _work(before) == _work(after)
+
+
+def _work(body: dict[str, Any]) -> dict[str, Any]:
+    spec = {name: value for name, value in (body.get("spec") or {}).items() if name != "constraints"}
+    return {name: body.get(name) or None for name in _WORK} | {"spec": spec}

@@ -17,7 +17,6 @@ from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row
 from shiftwork.validation import policy as verdict
 
-TYPE = CAPABILITY = "judge"
 _PROMPT = (
     "Judge the output in the payload by the criteria there. Hand in "
     '{"verdict": "accept"} or {"verdict": "reject", "reasons": ["what is missing or wrong"]}.'
@@ -29,8 +28,8 @@ def prepare_judge(row: Row, body: Mapping[str, Any], result: str, resolver: Reso
     spec, output = body.get("spec") or {}, body.get("output") or {}
     task_id = ids.show_task(row["id"])
     new = NewTask(
-        type=TYPE,
-        idempotency_key=f"{TYPE}:{ids.token(task_id, row['fence'])}",
+        type=verdict.JUDGE,
+        idempotency_key=f"{verdict.JUDGE}:{ids.token(task_id, row['fence'])}",
         title=f"Judge the output of {task_id}",
         payload={
             "task_id": task_id,
@@ -42,7 +41,7 @@ def prepare_judge(row: Row, body: Mapping[str, Any], result: str, resolver: Reso
             "output": msgspec.json.decode(result),
             "author": row["agent_id"],
         },
-        spec=Spec(prompt=_PROMPT, constraints=Constraints(required_capabilities=[CAPABILITY])),
+        spec=Spec(prompt=_PROMPT, constraints=Constraints(required_capabilities=[verdict.JUDGE])),
         output=Output(type="json", validation="json-schema", validation_schema=verdict.JUDGE_SCHEMA),
         priority=body.get("priority", 50),
         deadline=body.get("deadline"),
@@ -64,9 +63,3 @@ async def ask(work: UnitOfWork, row: TaskRow, judge: Prepared) -> str:
     assert judge_id is not None
     await work.tx.run("mark_judge", id=judge_id, validation=verdict.JUDGING, author=row.agent_id)
     return judge_id
-
-
-def author(body: Mapping[str, Any]) -> str | None:
-    """The agent that made what a judging task is about."""
-    found = body.get("payload", {}).get("author")
-    return found if isinstance(found, str) else None

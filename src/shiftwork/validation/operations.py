@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shiftwork.engine import lease_policy
+from shiftwork.engine.checked_reports import CheckedResult
 from shiftwork.engine.new_events import NewEvent
 from shiftwork.engine.prepare import Prepared
-from shiftwork.engine.reports import CheckedResult
 from shiftwork.engine.unit_of_work import UnitOfWork, own_settings
 from shiftwork.limits.rate_limits import Limits
 from shiftwork.model import ids

@@ -21,6 +21,9 @@ MAX_REASON_LENGTH = 2_000
 LATER = frozenset({"test-pass", "llm-judge"})
 """Methods whose verdict comes from outside, with the output or after it."""
 
+JUDGE = "judge"
+"""The type of a judging task, and the capability that its agent needs."""
+
 JUDGING = "judging"
 """How the row of a judging task is marked: accepting its output is a verdict on another's."""
 
@@ -149,3 +152,9 @@ def _short(text: object) -> str:
 
 def _clip(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def author_of(body: Mapping[str, Any]) -> str | None:
+    """The agent that made what a judging task is about."""
+    found = body.get("payload", {}).get("author")
+    return found if isinstance(found, str) else None

@@ -20,11 +20,11 @@ from shiftwork.model.errors import (
     WrongState,
 )
 from shiftwork.model.outcome import Outcome
-from shiftwork.model.task import Name, PageSize, Text, Wait
+from shiftwork.model.task import Failures, Name, PageSize, Text, Wait
 from shiftwork.model.times import MAX_TIME, DatedTime, Duration, Time
 from shiftwork.operation.declare import Namespace, operation
 from shiftwork.operation.parameters import ClaimToken
-from shiftwork.waits.model import ApprovalRequest, Failures, Kind, Signalled, WaitResult
+from shiftwork.waits.model import ApprovalRequest, Kind, Signalled, WaitResult
 
 Seconds = Annotated[float, Meta(gt=0, le=MAX_TIME)] | timedelta
 HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)

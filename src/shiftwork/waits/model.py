@@ -9,9 +9,6 @@ import msgspec
 from shiftwork.model.task import FailedDependency, Wait
 
 Kind = Literal["approval", "question"]
-Failures = Literal["wait", "return"]
-"""What a wait for tasks does when one ends without success: wait on until a person brings it to completion, or count
-it as ended and return how."""
 
 
 class WaitResult(msgspec.Struct, frozen=True):

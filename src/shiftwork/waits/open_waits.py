@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from shiftwork.engine import dependents
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import lock_live
@@ -24,7 +22,8 @@ from shiftwork.model.states import FINAL, State
 from shiftwork.model.task import Wait
 from shiftwork.store.store import Row, Tx
 from shiftwork.validation import policy as verdict
-from shiftwork.waits import guard, schedule
+from shiftwork.waits import approval_guard, schedule
+from shiftwork.waits.policy import decoded, wait_of
 
 BATCH = 500
 MAX_ALERTED = 500
@@ -81,7 +80,7 @@ async def suspend(work: UnitOfWork, row: TaskRow, event_data: Mapping[str, Any])
     if row.waiting:
         path, data = work.move(row, "wait"), dict(event_data)
     else:
-        path, passed = await guard.unblock_or_guard(work, row, settings, "wait", "unblock", data=event_data)
+        path, passed = await approval_guard.unblock_or_guard(work, row, settings, "wait", "unblock", data=event_data)
         data = passed or {}
     work.emit(row, "waited", path, fence=fence, data=data, actor=actor)
 
@@ -132,9 +131,9 @@ async def _begin(work: UnitOfWork, row: TaskRow, new: NewWait) -> Wait:
         until=until,
         signal=new.signal,
         question=new.question,
-        schema=_decoded(new.schema),
+        schema=decoded(new.schema),
         ended_at=work.now if met else None,
-        value=_decoded(signal["data"]) if signal else None,
+        value=decoded(signal["data"]) if signal else None,
         answered_by=signal["actor"] if signal else None,
     )
     found = (signal["data"], signal["seq"], signal["actor"]) if signal else (None, None, None)
@@ -158,16 +157,6 @@ def _event_data(wait: Wait) -> dict[str, Any]:
         "until": wait.until,
     }
     return {name: value for name, value in facts.items() if value is not None}
-
-
-def wait_of(row: Row) -> Wait:
-    """A stored wait as a reader sees it."""
-    same = {name: row[name] for name in Wait.__struct_fields__ if name not in {"schema", "value"}}
-    return Wait(**same, schema=_decoded(row["schema"]), value=_decoded(row["value"]))
-
-
-def _decoded(text: str | None) -> Any:
-    return None if text is None else msgspec.json.decode(text)
 
 
 async def end(work: UnitOfWork, endings: Sequence[WaitEnd], *, asked: Mapping[str, str] | None = None) -> list[TaskRow]:
@@ -267,7 +256,7 @@ async def answer(tx: Tx, engine: Engine, caller: Caller, task_id: str, value: st
     work = UnitOfWork(tx, engine, caller)
     question = await _open_question(work, await work.lock_named(task_id))
     if question["schema"] is not None:
-        wrong = verdict.against_schema(_decoded(question["schema"]), _decoded(value))
+        wrong = verdict.against_schema(decoded(question["schema"]), decoded(value))
         if wrong:
             found = "; ".join(each.removeprefix("output: ") for each in wrong)
             raise InputError(f"the answer is not what was asked for: {found}", where="value")

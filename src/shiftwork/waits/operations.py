@@ -11,6 +11,7 @@ from shiftwork.engine.engine import Caller, Engine
 from shiftwork.model import check
 from shiftwork.model.errors import InputError
 from shiftwork.model.outcome import Outcome, Token
+from shiftwork.model.task import Failures
 from shiftwork.model.times import Duration, Time, epoch, seconds
 from shiftwork.operation.local import Call, implements, reading
 from shiftwork.settings.model import Bounds
@@ -18,7 +19,7 @@ from shiftwork.store.store import Tx
 from shiftwork.validation import policy as verdict
 from shiftwork.waits import approvals, open_waits
 from shiftwork.waits.api import Approvals, Waits
-from shiftwork.waits.model import ApprovalRequest, Failures, Kind, Signalled, WaitResult
+from shiftwork.waits.model import ApprovalRequest, Kind, Signalled, WaitResult
 from shiftwork.waits.open_waits import KEEP_SIGNALS_SEC, NewWait
 
 _BOUNDS = Bounds()

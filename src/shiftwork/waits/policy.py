@@ -1,4 +1,4 @@
-"""Which tasks need approval before they run, and which revision the approval is for."""
+"""Which tasks need approval before they run, which revision the approval is for, and how a stored wait is read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from shiftwork.model.task import Wait
 from shiftwork.settings.model import Guard
 
 ORDER_ONLY = frozenset({"priority", "priority_boost_per_minute", "deadline", "run_at", "expires_at", "tags"})
@@ -57,3 +58,14 @@ def revision(body: Mapping[str, Any], tags: Sequence[str]) -> str:
     work = {name: value for name, value in body.items() if name not in ORDER_ONLY}
     text = msgspec.json.encode([work, sorted(set(tags))], order="deterministic")
     return hashlib.sha256(text).hexdigest()[:16]
+
+
+def wait_of(row: Mapping[str, Any]) -> Wait:
+    """A stored wait as a reader sees it."""
+    same = {name: row[name] for name in Wait.__struct_fields__ if name not in {"schema", "value"}}
+    return Wait(**same, schema=decoded(row["schema"]), value=decoded(row["value"]))
+
+
+def decoded(text: str | None) -> Any:
+    """JSON that may be missing."""
+    return None if text is None else msgspec.json.decode(text)

@@ -15,7 +15,7 @@ from acp import schema
 
 from shiftwork.model import reasons
 from shiftwork.model.bounds import MAX_NAME
-from shiftwork.model.instructions import Instruction
+from shiftwork.model.reports import Instruction
 from shiftwork.worker import exits, program
 from shiftwork.worker.attempt import CommandAttempt
 from shiftwork.worker.context import Done, Fail, Release, Suspended

@@ -12,7 +12,7 @@ import msgspec
 
 from shiftwork.model import reasons
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreError
-from shiftwork.model.instructions import Instruction
+from shiftwork.model.reports import Instruction
 from shiftwork.worker import exits, program
 from shiftwork.worker.context import Context, Done, Fail
 from shiftwork.worker.folders import WorkFolder

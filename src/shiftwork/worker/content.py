@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from shiftwork.artifacts.model import Artifact, Attached, Input
+from shiftwork.artifacts.model import Artifact, Attached
 from shiftwork.artifacts.spool import Source
-from shiftwork.engine.assignment import Assignment
+from shiftwork.engine.assignment import Assignment, Input
 from shiftwork.model.errors import NotFound
 from shiftwork.operation.interface import AnyQueue
 

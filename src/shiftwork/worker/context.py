@@ -15,16 +15,14 @@ from typing import Any, Literal, NamedTuple, TypeVar, overload
 from shiftwork.engine.assignment import Assignment
 from shiftwork.model import check
 from shiftwork.model.errors import InputError, OperationTimeout, StoreError, TaskCancelled, TaskFailed
-from shiftwork.model.instructions import Instruction
-from shiftwork.model.reports import MessageKind, TaskResult
+from shiftwork.model.reports import Instruction, MessageKind, TaskResult
 from shiftwork.model.states import FINAL, SETTLED, State
-from shiftwork.model.task import FailedDependency, NewTask, Task, Usage, Wait
+from shiftwork.model.task import FailedDependency, Failures, NewTask, Task, Usage, Wait
 from shiftwork.model.times import Duration, Time
 from shiftwork.operation.handle import TaskHandle
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.task_logs.model import MAX_LINE, LogLevel, NewLogLine
 from shiftwork.task_types.typed_task import OneInput
-from shiftwork.waits.model import Failures
 from shiftwork.worker import mapping, usage_scope
 from shiftwork.worker.content import Content
 from shiftwork.worker.delivery import clean

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from shiftwork.agents.process import Process, process_of
+from shiftwork.agents.known_process import Process, process_of
 
 MARK = "SHIFTWORK_RUN"
 """The variable that all processes of a run inherit, so that one that has left the group is found, too."""

@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, Protocol
 
-from shiftwork.client.client import Client
-from shiftwork.client.opening import is_server
+from shiftwork.client.client import Client, is_server
 from shiftwork.model.errors import Forbidden, NotFound, NotYourClaim, ShiftworkError, Unauthorized
-from shiftwork.model.instructions import Instruction
+from shiftwork.model.reports import Instruction
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.upkeep import opened_here, upkeep
 from shiftwork.worker.delivery import ASKED_SEC, ResultDelivery, Summary

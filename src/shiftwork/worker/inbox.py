@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 
 from shiftwork.model.errors import OperationTimeout, StoreError
-from shiftwork.model.instructions import Instruction
+from shiftwork.model.reports import Instruction
 from shiftwork.operation.interface import AnyQueue
 
 log = logging.getLogger("shiftwork.worker")

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from shiftwork.agents import process as processes
+from shiftwork.agents import known_process as processes
 from shiftwork.model.reports import TaskFailure, TaskResult
 
 log = logging.getLogger("shiftwork.worker")

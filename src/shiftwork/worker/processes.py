@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from shiftwork.client.opening import open_queue
+from shiftwork.client.client import open_queue
 from shiftwork.model.errors import ShiftworkError
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.worker.child import MAX_REPORT_BYTES, Start, interrupts_held_back, refused

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from shiftwork.agents import process as processes
+from shiftwork.agents import known_process as processes
 from shiftwork.model.errors import InputError
 from shiftwork.worker.outbox import default_folder
 

@@ -27,9 +27,8 @@ from shiftwork.model.errors import (
     StoreDamaged,
     Unauthorized,
 )
-from shiftwork.model.instructions import Instruction
 from shiftwork.model.outcome import Token, parse_token
-from shiftwork.model.reports import Failure
+from shiftwork.model.reports import Failure, Instruction
 from shiftwork.model.task import Usage
 from shiftwork.operation import current
 from shiftwork.operation.interface import AnyQueue

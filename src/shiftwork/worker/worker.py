@@ -7,7 +7,7 @@ import functools
 import os
 import socket
 
-from shiftwork.client.opening import open_queue
+from shiftwork.client.client import open_queue
 from shiftwork.model.errors import InputError
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.worker import signals

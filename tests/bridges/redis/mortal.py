@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from shiftwork import Queue
-from shiftwork.compat.bridges.redis import reclaiming, results
+from shiftwork.compat.bridges.redis import reclaiming, redis_results
 from shiftwork.compat.bridges.redis.bridge_context import BridgeContext
 from tests.bridges.redis.streams import orchestrator
 
@@ -52,7 +52,7 @@ def arm(point: str) -> None:
     elif point == "published: written":
         BridgeContext.call = after(BridgeContext.call)  # type: ignore[method-assign]  # made to die
     elif point == "heard: committed":
-        results._acknowledge = before(results._acknowledge)
+        redis_results._acknowledge = before(redis_results._acknowledge)
     elif point == "ended: removed":
         BridgeContext.execute = before(BridgeContext.execute, "forget_published")  # type: ignore[method-assign]  # made to die
     elif point == "recovered":

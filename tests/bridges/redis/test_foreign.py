@@ -14,7 +14,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.cli import bridging
 from shiftwork.cli.bridging import until_stopped
-from shiftwork.compat.bridges.redis import running
+from shiftwork.compat.bridges.redis import bridge_process
 from shiftwork.compat.bridges.redis.foreign import ForeignGroup
 from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
 from shiftwork.model.errors import QueueFull, WrongState
@@ -231,7 +231,7 @@ async def test_refused_duplicate_key_is_still_the_same_task(queue: Queue, side: 
 
 async def test_bridge_continues_after_expected_errors_of_a_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is not an error of ours ends it: a mistake in the program."""
-    monkeypatch.setattr(running, "MIN_PAUSE_SEC", 0.0)
+    monkeypatch.setattr(bridge_process, "MIN_PAUSE_SEC", 0.0)
     outcomes: list[Exception] = [QueueFull("1 task waits"), WrongState("it is completed"), ZeroDivisionError()]
 
     class Odd:
@@ -239,7 +239,7 @@ async def test_bridge_continues_after_expected_errors_of_a_scan(monkeypatch: pyt
             raise outcomes.pop(0)
 
     with pytest.raises(ZeroDivisionError):
-        await running.look_until(Odd(), asyncio.Event())
+        await bridge_process.look_until(Odd(), asyncio.Event())
     assert outcomes == []
 
 
@@ -258,7 +258,7 @@ class Deaf:
 
 async def test_bridge_stops_although_a_scan_swallows_the_cancellation() -> None:
     side, stopped = Deaf(), asyncio.Event()
-    ending = asyncio.create_task(until_stopped(stopped, running.look_until(side, stopped)))
+    ending = asyncio.create_task(until_stopped(stopped, bridge_process.look_until(side, stopped)))
     await side.looks.wait()
     stopped.set()
     async with asyncio.timeout(20):

@@ -17,9 +17,9 @@ from redis.exceptions import ConnectionError as Away
 from redis.exceptions import ResponseError
 
 from shiftwork import Queue
-from shiftwork.compat.bridges.redis import results
+from shiftwork.compat.bridges.redis import redis_results
+from shiftwork.compat.bridges.redis.bridge_process import look_until, poll
 from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
-from shiftwork.compat.bridges.redis.running import look_until, poll
 from shiftwork.model.errors import RedisUnavailable
 from shiftwork.testing import MovedClock
 from tests.bridges.redis.streams import DLQ, RESULT, TASK, Client, HandWorker, entries, given, given_up, pending, submit
@@ -71,7 +71,7 @@ async def test_unread_results_are_not_trimmed(
         await redis.xreadgroup("cg:orchestrator", bridge.context.us, {RESULT: ">"}, count=read)
     if heard:
         await redis.xack(RESULT, "cg:orchestrator", *ids[:heard])
-    await results.trim(bridge.context, 1)
+    await redis_results.trim(bridge.context, 1)
     assert await redis.xlen(RESULT) == left
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from shiftwork import Queue
-from shiftwork.compat.bridges.redis import reclaiming, results
+from shiftwork.compat.bridges.redis import reclaiming, redis_results
 from shiftwork.compat.bridges.redis.bridge_context import BridgeContext
 from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
 from shiftwork.compat.bridges.redis.reclaiming import Way
@@ -233,7 +233,7 @@ async def test_result_arriving_during_a_scan_counts(
         if not await redis.xlen(RESULT):
             await worker.succeed(entry, "in time")
             if read_by == "another bridge":
-                await results.read_words(other.context)
+                await redis_results.read_words(other.context)
         return await stream_state()
 
     monkeypatch.setattr(bridge.context, "stream_state", after_the_result)

@@ -13,7 +13,7 @@ from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, SessionKey
 from claude_agent_sdk.types import DeferredToolUse
 
 from shiftwork import Queue
-from shiftwork.integrations.claude_agent_sdk.running import _Guard, _Turn
+from shiftwork.integrations.claude_agent_sdk.claude_run import _Guard, _Turn
 from shiftwork.integrations.claude_agent_sdk.transcript import CONTINUE, Transcript
 from shiftwork.providers import provider_limits
 from shiftwork.testing import run_until_idle
@@ -141,7 +141,7 @@ async def test_second_call_that_needs_approval_has_to_wait() -> None:
 PARENT = """
 import subprocess, sys
 from claude_agent_sdk import ClaudeAgentOptions
-from shiftwork.integrations.claude_agent_sdk.program import tied_to_this_process
+from shiftwork.integrations.claude_agent_sdk.claude_program import tied_to_this_process
 with tied_to_this_process(ClaudeAgentOptions(cli_path=sys.argv[1])) as tied:
     subprocess.run([str(tied.cli_path), "--print"])
 """

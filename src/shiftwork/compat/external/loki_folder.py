@@ -22,7 +22,7 @@ import msgspec
 from shiftwork.engine.claim import ClaimAnswer
 from shiftwork.model import ids
 from shiftwork.model.errors import FolderUnavailable, LockTimeout
-from shiftwork.snapshots.batches import in_thread
+from shiftwork.snapshots.row_batches import in_thread
 from shiftwork.store import crash_points
 
 QUEUES = ("pending", "in-progress", "completed", "dead-letter", "cancelled")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from shiftwork.compat.views import (
     aegis,
-    agents_adapters,  # noqa: F401  # registers adapters
     claims_adapters,  # noqa: F401  # registers adapters
-    control_adapters,  # noqa: F401  # registers adapters
     coscientist,
     factory,
-    limits_adapters,  # noqa: F401  # registers adapters
     loki,
+    other_adapters,  # noqa: F401  # registers adapters
     redis,
     tasks_adapters,  # noqa: F401  # registers adapters
-    waits_adapters,  # noqa: F401  # registers adapters
 )
 from shiftwork.views import register
 from shiftwork.views.view import View

@@ -9,7 +9,7 @@ from shiftwork.model import check
 from shiftwork.model.errors import InputError
 from shiftwork.model.reports import TaskFailure, TaskResult
 from shiftwork.operation.parameters import CLAIM_FIELDS, ClaimRef
-from shiftwork.views.adapters import Instead, reads, writes
+from shiftwork.views.view_adapters import Instead, reads, writes
 
 
 async def _under_claim(request: Any, body: Any) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from shiftwork.engine.api import Everyday, Submissions, Tasks
 from shiftwork.model import check
 from shiftwork.model.task import NewDag
 from shiftwork.operation.declare import operation_of
-from shiftwork.views.adapters import reads, translates, writes
+from shiftwork.views.view_adapters import reads, translates, writes
 
 
 @reads(Submissions.submit_dag)

@@ -3,6 +3,6 @@
 `await run(ctx, prompt, options)` in a handler takes the place of `query`.
 """
 
-from shiftwork.integrations.claude_agent_sdk.running import run
+from shiftwork.integrations.claude_agent_sdk.claude_run import run
 
 __all__ = ["run"]

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from shiftwork import config
 from shiftwork.client.blocking import SyncQueue
-from shiftwork.integrations.django import results
+from shiftwork.integrations.django import django_results
 from shiftwork.integrations.django.framework import (
     BaseTaskBackend,
     Task,
@@ -69,9 +69,9 @@ class ShiftworkBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no 
         """Submit the task: with the rows of a transaction that is open now, or at once."""
         self.validate_task(task)
         new: dict[str, Any] = {
-            "type": results.type_of(task.queue_name),
+            "type": django_results.type_of(task.queue_name),
             "title": task.module_path,
-            "priority": results.priority_of(task.priority),
+            "priority": django_results.priority_of(task.priority),
             "payload": {
                 "task": task.module_path,
                 "priority": task.priority,
@@ -119,6 +119,6 @@ class ShiftworkBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no 
             task = self.queue.get(result_id)
         except NotFound as error:
             raise TaskResultDoesNotExist(result_id) from error
-        if "task" not in task.payload or not task.type.startswith(results.PREFIX):
+        if "task" not in task.payload or not task.type.startswith(django_results.PREFIX):
             raise TaskResultDoesNotExist(result_id)
-        return results.result_of(task, self.queue.tasks.attempts(task.id), self.alias)
+        return django_results.result_of(task, self.queue.tasks.attempts(task.id), self.alias)

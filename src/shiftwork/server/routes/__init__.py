@@ -6,12 +6,14 @@ from shiftwork.server import derived
 from shiftwork.server.endpoint import Endpoint
 from shiftwork.server.routes import (
     access,  # noqa: F401  # registers its handler
-    artifacts,  # noqa: F401  # registers its handlers
-    health,
-    metrics,
-    testing,
+    artifact_content,  # noqa: F401  # registers its handlers
+    health_checks,
+    metrics_pages,
+    moved_clock,
 )
 
 # A fixed path is before one with a parameter in its place: the first that fits answers.
-ENDPOINTS: list[Endpoint] = [endpoint for group in (health, metrics, testing) for endpoint in group.endpoint.all]
+ENDPOINTS: list[Endpoint] = [
+    endpoint for group in (health_checks, metrics_pages, moved_clock) for endpoint in group.endpoint.all
+]
 ENDPOINTS += derived.endpoints()

@@ -28,7 +28,7 @@ from shiftwork.model.states import State
 from shiftwork.model.task import Task
 from shiftwork.queue import Queue
 from shiftwork.settings.cache import FRESH_SEC
-from shiftwork.snapshots.batches import in_thread
+from shiftwork.snapshots.row_batches import in_thread
 
 log = logging.getLogger("shiftwork.compat.bridges.loki")
 EVERY_SEC = 0.2

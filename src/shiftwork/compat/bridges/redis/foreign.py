@@ -25,7 +25,7 @@ from shiftwork.compat.bridges.redis.fields import (
     task_in,
     task_out,
 )
-from shiftwork.compat.bridges.redis.results import refuse
+from shiftwork.compat.bridges.redis.redis_results import refuse
 from shiftwork.model import ids
 from shiftwork.model.errors import ConflictError, DuplicateTask, InputError, NotFound, QueueFull
 from shiftwork.model.states import SETTLED, State

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shiftwork.compat.bridges.redis import bus, dead_letters, publishing, reclaiming, results
+from shiftwork.compat.bridges.redis import bus, dead_letters, publishing, reclaiming, redis_results
 from shiftwork.compat.bridges.redis.bridge_context import PAGE, BridgeContext
 from shiftwork.compat.bridges.redis.fields import GROUP
 from shiftwork.compat.bridges.redis.reclaiming import Way
@@ -46,8 +46,8 @@ class Orchestrator:
         context = self.context
         if thorough:
             await self._prepare()
-        words = await results.read_words(context, again=True) if thorough else []
-        words += await results.read_words(context, wait_ms=wait_ms)
+        words = await redis_results.read_words(context, again=True) if thorough else []
+        words += await redis_results.read_words(context, wait_ms=wait_ms)
         if words or thorough:
             await publishing.write(context)  # what a bridge left half done may be answered already
         stream_state = await context.stream_state()
@@ -59,7 +59,7 @@ class Orchestrator:
             stream_state = await context.stream_state()
             done += await reclaiming.refuse_strays(context, stream_state)
         if words:
-            done += await results.handle_results(context, words, stream_state)
+            done += await redis_results.handle_results(context, words, stream_state)
         if words or found.taken or thorough:
             found = await self._assess(stream_state)
         if found.recovered or found.unanswered:
@@ -67,7 +67,7 @@ class Orchestrator:
             found = await self._assess(stream_state)
         done += await self._resolve(found, thorough=thorough)
         if thorough:
-            await results.trim(context, self._options.keep)
+            await redis_results.trim(context, self._options.keep)
         done += await publishing.offer(context, self._options.ahead)
         done += await dead_letters.write(context) + await dead_letters.remove(context)
         if self._options.events:
@@ -104,12 +104,12 @@ class Orchestrator:
         """
         context, done = self.context, 0
         while True:
-            new = await results.read_words(context)
-            words = await results.read_words(context, again=True)  # these, and what another bridge has just read
+            new = await redis_results.read_words(context)
+            words = await redis_results.read_words(context, again=True)  # these, and what another bridge has just read
             if words:
                 await publishing.write(context)
                 # Looked at after they were read: they may be about entries that no one had before.
-                done += await results.handle_results(context, words, await context.stream_state())
+                done += await redis_results.handle_results(context, words, await context.stream_state())
             if len(new) < PAGE and len(words) < PAGE:
                 return done
 

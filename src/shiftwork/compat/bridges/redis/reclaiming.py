@@ -6,7 +6,7 @@ from typing import Literal
 
 from shiftwork.compat.bridges.redis.bridge_context import PAGE, BridgeContext
 from shiftwork.compat.bridges.redis.fields import GROUP
-from shiftwork.compat.bridges.redis.results import refuse
+from shiftwork.compat.bridges.redis.redis_results import refuse
 from shiftwork.compat.bridges.redis.stream_state import StreamState, after
 
 Way = Literal["xautoclaim", "xclaim"]

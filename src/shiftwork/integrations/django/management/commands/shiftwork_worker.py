@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from shiftwork.integrations.django.backend import ShiftworkBackend
+from shiftwork.integrations.django.django_worker import worker_of
 from shiftwork.integrations.django.framework import task_backends
-from shiftwork.integrations.django.running import worker_of
 from shiftwork.model.errors import ShiftworkError
 
 

@@ -16,9 +16,9 @@ from shiftwork.model.errors import InputError
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.snapshots.batches import Progress
     from shiftwork.snapshots.copy import Copied
     from shiftwork.snapshots.model import Snapshot
+    from shiftwork.snapshots.row_batches import Progress
     from shiftwork.snapshots.snapshot_file import Head
 
 FILE = click.Path(dir_okay=False, path_type=Path)

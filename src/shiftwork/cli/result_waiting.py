@@ -18,9 +18,8 @@ from shiftwork.model.errors import ResultTimeout, TaskCancelled, TaskFailed
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.dags.model import DagResult
     from shiftwork.model.history import Event
-    from shiftwork.model.task import Result, Submitted
+    from shiftwork.model.task import DagResult, Result, Submitted
 
 WAIT_SEC = 20.0
 MAX_FOLLOWED = 100

@@ -1,4 +1,4 @@
-"""Serves the buttons of Slack: no one has to be let in, since Slack signs its requests."""
+"""Serves hooks and the buttons of Slack: no one has to be let in, since the requests are signed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from shiftwork.notifications.model import SlackAnswer
 from shiftwork.server import reading
 from shiftwork.server.handlers import serves
 from shiftwork.server.request_context import RequestContext
-from shiftwork.triggers.hooks import whole_body
+from shiftwork.triggers.api import Hooks
+from shiftwork.triggers.hooks import receive_hook, whole_body
 
 log = logging.getLogger("shiftwork.server")
 _replies: set[asyncio.Task[None]] = set()
 """Slack is answered within its three seconds; what it shows is sent afterwards."""
+
+
+@serves(Hooks.receive)
+async def receive(context: RequestContext, *_: Any) -> Any:
+    name = context.path["name"]
+    queue = context.queue.in_workspace(context.query.workspace or "default").as_caller(f"hook:{name}")
+    return await receive_hook(queue.executor, name, context.request.headers, reading.stream(context.request))
 
 
 @serves(SlackButtons.press)

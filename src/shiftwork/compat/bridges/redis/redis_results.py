@@ -10,8 +10,8 @@ from shiftwork.compat.bridges.redis import fields, scripts
 from shiftwork.compat.bridges.redis.bridge_context import BridgeContext, Entry
 from shiftwork.compat.bridges.redis.fields import GROUP, READERS, Malformed, Result
 from shiftwork.compat.bridges.redis.stream_state import StreamState
-from shiftwork.compat.external import reports
-from shiftwork.compat.external.reports import WorkerReply
+from shiftwork.compat.external import foreign_results
+from shiftwork.compat.external.foreign_results import WorkerReply
 from shiftwork.engine import read
 from shiftwork.model import check, ids
 from shiftwork.model.errors import InputError, NotFound
@@ -38,7 +38,7 @@ async def handle_results(context: BridgeContext, words: Sequence[StreamEntry], s
     """Let each have its effect, once; how many had one."""
     understood = [await _understand(context, word) for word in words]
     replies = [each for each in understood if each is not None]
-    outcomes = await context.run(reports.receive, replies, stream_state.delivered) if replies else []
+    outcomes = await context.run(foreign_results.receive, replies, stream_state.delivered) if replies else []
     for each, outcome in zip(replies, outcomes, strict=True):
         if outcome == "late":
             log.info("late: %s of %s about %s", each.message_id, each.worker, ids.show_task(each.task_id))
@@ -78,7 +78,7 @@ async def _message(context: BridgeContext, word: StreamEntry, report: Result) ->
     uuid = await store.read(lambda tx: read.find(tx, workspace, check.name(report.task_id, "task_id"), exact=True))
     worker = None if report.worker is None else check.name(report.worker, "worker")
     if report.data is not None:
-        reports.as_result(report.data)
+        foreign_results.as_result(report.data)
     error = check.text(report.error, "error")
     return WorkerReply(word.stream, word.message_id, uuid, worker, report.succeeded, report.data, error, report.retry)
 
@@ -87,7 +87,7 @@ async def refuse(context: BridgeContext, stream: str, entry: Entry, why: str) ->
     """Acknowledge an entry that cannot be understood, and put it among the dead letters with the reason."""
     message_id, found = entry
     log.warning("malformed entry %s of %s: %s", message_id, stream, why)
-    await context.run(reports.refuse, stream, message_id, why)
+    await context.run(foreign_results.refuse, stream, message_id, why)
     letter = fields.refused_out(found, stream, why, context.queue.now())
     if context.role == "orchestrator":  # else the letter is a worker's report to its orchestrator
         letter = fields.marked(letter)

@@ -9,7 +9,7 @@ from typing import Any
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.new_events import NewEvent
 from shiftwork.engine.unit_of_work import UnitOfWork
-from shiftwork.model.instructions import MAX_AT_ONCE, Instruction
+from shiftwork.model.reports import MAX_AT_ONCE, Instruction
 from shiftwork.model.states import FINAL
 from shiftwork.store.store import Row, Tx
 

@@ -24,7 +24,7 @@ from claude_agent_sdk.types import PreToolUseHookSpecificOutput
 
 from shiftwork.integrations import agent_run
 from shiftwork.integrations.agent_run import Decision
-from shiftwork.integrations.claude_agent_sdk.program import tied_to_this_process
+from shiftwork.integrations.claude_agent_sdk.claude_program import tied_to_this_process
 from shiftwork.integrations.claude_agent_sdk.transcript import Transcript
 from shiftwork.model import reasons
 from shiftwork.model.times import Duration

@@ -11,6 +11,7 @@ from django.db import close_old_connections
 from django.utils import timezone
 
 from shiftwork.integrations.django.backend import ShiftworkBackend
+from shiftwork.integrations.django.django_results import result_of, set_field, type_of
 from shiftwork.integrations.django.framework import (
     TaskContext,
     TaskError,
@@ -20,7 +21,6 @@ from shiftwork.integrations.django.framework import (
     task_finished,
     task_started,
 )
-from shiftwork.integrations.django.results import result_of, set_field, type_of
 from shiftwork.model import reasons
 from shiftwork.worker.context import Context, Fail
 from shiftwork.worker.worker import Worker

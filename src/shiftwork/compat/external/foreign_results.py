@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 from shiftwork.compat.external.published import Bridge, Offer, StreamDelivery, give, lock_offers, take_over
 from shiftwork.engine import finish
+from shiftwork.engine.checked_reports import CheckedFailure, CheckedResult
 from shiftwork.engine.engine import Caller, Engine
-from shiftwork.engine.reports import CheckedFailure, CheckedResult
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import check, ids
 from shiftwork.model.outcome import Outcome, Token

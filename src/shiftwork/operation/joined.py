@@ -1,0 +1,20 @@
+"""Namespaces that several features add to: what can be done with tasks, with claims, and with many at once."""
+
+from __future__ import annotations
+
+from shiftwork.engine.api import Batch, Tasks
+from shiftwork.engine.claims_api import ClaimBatch, Claims
+from shiftwork.steering.api import Inbox, TaskInstructions
+from shiftwork.task_logs.api import ClaimLogs, LogBatch, TaskLogs
+
+
+class Batches(Batch, ClaimBatch, LogBatch):
+    """Operations on many tasks or claims at once; each has its own outcome."""
+
+
+class AllTasks(Tasks, TaskLogs, TaskInstructions):
+    """Tasks, besides what is done with them every day."""
+
+
+class AllClaims(Claims, ClaimLogs, Inbox):
+    """Claims, and what is said under one."""
