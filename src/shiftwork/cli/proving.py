@@ -19,6 +19,7 @@ from shiftwork.cli import printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current
 from shiftwork.model.errors import InputError
+from shiftwork.store import deadline
 
 if TYPE_CHECKING:
     from shiftwork.prove.faults import Permitted
@@ -232,8 +233,10 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         try:
             return await task
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+        except asyncio.CancelledError as error:
+            if task.cancelling() or deadline.cancellations():
+                raise KeyboardInterrupt from None
+            raise RuntimeError("a part of the run was cancelled by itself") from error
 
     return asyncio.run(run())
 
