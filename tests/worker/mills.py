@@ -52,8 +52,12 @@ def running_mill(url: str, tmp_path: Path) -> Iterator[Mill]:
         made.end()
 
 
+def mill_task(mill: Mill, type_: str = "grind", **answer: Any) -> dict[str, Any]:
+    return {"type": type_, "payload": {"folder": str(mill.folder), **answer}}
+
+
 async def submit(queue: Queue, mill: Mill, count: int = 1, type_: str = "grind", **answer: Any) -> list[str]:
-    fields = {"type": type_, "payload": {"folder": str(mill.folder), **answer}}
+    fields = mill_task(mill, type_, **answer)
     return [made.id for made in await queue.submit_many([fields] * count)]
 
 
@@ -68,8 +72,8 @@ async def stop(mill: subprocess.Popen[bytes]) -> int:
 
 async def kill_a_child(queue: Queue, mill: Mill) -> list[str]:
     """A child of a running fleet is killed while it works; what it held cost an attempt and is done by others."""
-    await queue.settings.set("retry.strategy", "immediate")
-    tasks = await submit(queue, mill, 4)
+    fields = {**mill_task(mill), "retry": {"strategy": "immediate"}}  # a setting may be a second old elsewhere
+    tasks = [made.id for made in await queue.submit_many([fields] * 4)]
     victim = await mill.holder(tasks[0])
     for task in tasks:
         await mill.holder(task)
