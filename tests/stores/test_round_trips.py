@@ -80,7 +80,7 @@ async def test_each_verb_uses_its_minimum_of_round_trips(
         "submit": 1,
         "claim": 1,
         "claim in vain": 1,
-        "start": 3,
+        "start": 1,
         "heartbeat": 4,
         "complete": 1,
         "fail": 7,

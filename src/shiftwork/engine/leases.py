@@ -23,13 +23,17 @@ from shiftwork.model import ids, reasons
 from shiftwork.model.errors import ShiftworkError
 from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.reports import HeartbeatReply
-from shiftwork.model.states import CLAIMED_STATES, State
+from shiftwork.model.states import CLAIMED_STATES, State, write_path
 from shiftwork.model.task import NO_USAGE, Usage
 from shiftwork.providers.limit_signal import PROVIDER_WINDOW
+from shiftwork.settings.model import Settings
 from shiftwork.steering import instruction_delivery as delivery
 from shiftwork.store.store import Row, Tx
 
 STARTABLE = frozenset({State.CLAIMED.value, State.RUNNING.value})
+TO_RUNNING = write_path([State.CLAIMED, State.RUNNING])
+MAX_TERMS = 16
+"""Types of a workspace up to which the limits of all of them are sent with a start."""
 
 
 class Beat(NamedTuple):
@@ -44,9 +48,12 @@ async def start(
     tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token], requests: Mapping[Token, str] | None = None
 ) -> list[Outcome]:
     """The agent has begun: acknowledged, from now on it must beat. `requests` are those of joined calls."""
+    requests = requests or {}
+    if len(tokens) == 1 and await _start_plain(tx, engine, caller, tokens[0], requests.get(tokens[0])):
+        return [Outcome(ids.show_task(tokens[0].id), State.RUNNING)]
     rows = await lock_claims(tx, caller, tokens)
     work = UnitOfWork(tx, engine, caller)
-    work.requests = dict(requests or {})
+    work.requests = dict(requests)
     outcomes, saved = [], []
     begun: set[Token] = set()
     for token in tokens:
@@ -69,13 +76,51 @@ async def start(
             now=tx.now,
         )
         saved.append((token.id, limits.run_until, limits.lease_until, limits.check_at))
-        emit_for_claim(work, row, "started", path="claimed>running", fence=token.fence)
+        emit_for_claim(work, row, "started", path=TO_RUNNING, fence=token.fence)
         outcomes.append(Outcome(task_id, State.RUNNING))
     if saved:
         await tx.run("start_tasks", items=saved, now=tx.now)
         await _touch_runtimes(tx, engine, [rows[item[0]] for item in saved])
     await work.save_events()
     return outcomes
+
+
+async def _start_plain(tx: Tx, engine: Engine, caller: Caller, token: Token, request_id: str | None) -> bool:
+    """Start in a transaction of one statement, where nothing but its type says how long the claim may last.
+
+    False where that is not so, or the claim may not be started: then nothing has happened.
+    """
+    workspace = caller.workspace
+    if engine.store.one_writer or workspace is None or not engine.plain_starts.is_likely(workspace):
+        return False
+    resolver = await engine.settings_cache.load(tx, workspace)
+    types = {lane.key.type for lane in engine.lanes.all() if lane.key.workspace == workspace}
+    if len(types) > MAX_TERMS or resolver.settings().runtime_offline_sec is not None:
+        return False
+    terms = [term for type_ in sorted(types) if (term := _terms(type_, resolver.settings(type_), tx.now))]
+    started = await tx.alone(
+        "start_plain",
+        id=token.id,
+        fence=token.fence,
+        terms=terms,
+        workspace=workspace,
+        holder=caller.holder,
+        actor=None if caller.actor == "system" else caller.actor,
+        request_id=request_id or caller.request_id,
+        path=TO_RUNNING,
+        now=tx.now,
+    )
+    if started is not None:
+        engine.plain_starts.record(workspace, is_plain=bool(started))
+    return bool(started)
+
+
+def _terms(type_: str, settings: Settings, now: float) -> tuple[Any, ...] | None:
+    """In the column order of the statement `start_plain`; None where limits depend on the time of the claim."""
+    if settings.timeout_from == "claim" or settings.lease.mode == "fixed":
+        return None
+    limits = lease_policy.at_start(settings, timeout_sec=settings.timeout_sec, claimed_at=now, now=now)
+    return type_, settings.timeout_sec, limits.run_until, limits.lease_until, limits.check_at
 
 
 async def _touch_runtimes(tx: Tx, engine: Engine, rows: Sequence[Row]) -> None:

@@ -107,6 +107,25 @@ with held as materialized (
 )
 select ended.id, exists (select 1 from result_listeners l where l.until > :now) as awaited from ended
 
+-- name: start_plain (postgres)
+-- The start of one claim, with its event, as a transaction of its own: where the task has the usual time limit of its type and
+-- no settings. `terms` has the limits of each type that the caller knows.
+-- rows terms: type text, timeout_sec float, run_until float, lease_until float, lease_check_at float
+with started as (
+  update tasks set status = 'running', started_at = :now, heartbeat_at = :now, ack_by = null, run_until = terms.run_until,
+    lease_until = terms.lease_until, lease_check_at = terms.lease_check_at, version = version + 1, updated_at = :now
+  from {terms} where tasks.id = cast(:id as uuid) and tasks.fence = :fence and tasks.status || '' = 'claimed'
+    and tasks.workspace = :workspace and tasks.type = terms.type and not tasks.own_settings
+    and tasks.timeout_sec is not distinct from terms.timeout_sec and (cast(:holder as text) is null or tasks.holder = :holder)
+  returning tasks.id, tasks.dag_id, tasks.agent_id
+), logged as (
+  insert into events (at, workspace, task_id, dag_id, verb, path, actor, request_id, fence)
+  select :now, cast(:workspace as text), id, dag_id, 'started', cast(:path as text), coalesce(cast(:actor as text), 'agent:' || agent_id),
+    cast(:request_id as text), cast(:fence as bigint)
+  from started
+)
+select started.id from started
+
 -- name: claim_plain (postgres)
 -- A claim in one statement, as a transaction of its own. It takes tasks only where all of this holds: the agent is as the
 -- caller knows it, and no one changed it while this waited for its lock (`lock_claimer` says why); the caller knows every lane
