@@ -64,7 +64,7 @@ soak: $(READY) ## Load a fleet steadily and see that nothing grows (ARGS="--stor
 requirements: $(READY) ## Show which requirement is proven by which test
 	@$(PY) -m tests.requirements $(ARGS)
 
-docs: $(READY) ## Write the generated pages of docs/, and the site to site/
+docs: $(READY) ## Write the generated pages of docs/, the types of the blocking queue, and the site to site/
 	@$(PY) -m tools.docs
 	@$(PY) -m tools.site
 

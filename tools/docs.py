@@ -138,10 +138,11 @@ def cli_page() -> str:
     options = "\n".join(f"| `{_flags(o)}` | {f'`{o.envvar}`' if o.envvar else '-'} | {o.help} |" for o in common)
     codes = "\n".join(f"| {int(code)} | {meaning} |" for code, meaning in EXIT_CODES.items())
     root = click.Context(cli, info_name="shiftwork")
-    titles = cli.sections(list(cli.commands)).items()
+    commands = _below(cli, root)
+    titles = cli.sections(list(commands)).items()
     listed = "\n".join(f"| {title} | {', '.join(map(_link, names))} |" for title, names in titles if names)
     pages = [CLI_INTRODUCTION.format(options=options, codes=codes, commands=listed)]
-    pages += [_command(command, click.Context(command, root, name)) for name, command in cli.commands.items()]
+    pages += [_command(command, click.Context(command, root, name)) for name, command in commands.items()]
     return "\n".join(pages)
 
 
@@ -159,8 +160,13 @@ def _command(command: click.Command, context: click.Context) -> str:
     if own:
         rows = [f"| `{_flags(option, context)}` | {_option_help(option)} |" for option in own]
         lines += ["| option | meaning |", "|---|---|", *rows, ""]
-    below = command.commands if isinstance(command, click.Group) else {}
+    below = _below(command, context) if isinstance(command, click.Group) else {}
     return "\n".join([*lines, *(_command(c, click.Context(c, context, name)) for name, c in below.items())])
+
+
+def _below(group: click.Group, context: click.Context) -> dict[str, click.Command]:
+    """Return the commands of a group, also those that follow from declarations."""
+    return {name: found for name in group.list_commands(context) if (found := group.get_command(context, name))}
 
 
 def _filled(text: str) -> str:
@@ -219,12 +225,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.docs", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is out of date")
     options = parser.parse_args(arguments)
-    names = outdated() if options.check else write()
-    if not options.check:
-        blocking_stub.write()
+    names = [f"docs/{name}" for name in (outdated() if options.check else write())]
+    if _read(blocking_stub.STUB) != blocking_stub.blocking_stub():
+        names.append(f"src/shiftwork/client/{blocking_stub.STUB.name}")
+        if not options.check:
+            blocking_stub.write()
     verb = "is out of date; run `make docs`" if options.check else "written"
     for name in names:
-        print(f"docs/{name} {verb}")
+        print(f"{name} {verb}")
     return 1 if options.check and names else 0
 
 

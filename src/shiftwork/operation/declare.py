@@ -6,8 +6,9 @@
             \"\"\"Close a breaker and clear its failure count.\"\"\"
 
 The method has no body: a call goes to the executor that the namespace was built with. Route, access check, OpenAPI,
-HTTP client, MCP tool and default command follow from the declaration; `implements` in the feature's `operations.py`
-says what it does. Modules with declarations import models only, so that a client loads no engine.
+HTTP client and default command follow from the declaration, and so do the parameters and words of an MCP tool, where
+`mcp/` lists one; `implements` in the feature's `operations.py` says what it does. Modules with declarations import
+models only, so that a client loads no engine.
 """
 
 from __future__ import annotations
