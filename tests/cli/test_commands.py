@@ -80,7 +80,7 @@ COMMANDS = [
     ("wait {signalled} gone --signal go --timeout 1h", "it went", '"status": "met"'),
     ("wait {running} nap --until 2020-01-01", "", '"kind": "time"'),
     ("show {asking}", "where: an answer to 'Where to?'", '"question": "Where to?"'),
-    ("signal go --data now --task {ready}", "go: 0 freed", '"freed": 0'),
+    ("signal go --data now --task {ready}", "signal go: no task was waiting for it", '"freed": 0'),
     ("approvals", "no open questions or approvals", "[]"),
     ("approvals --kind question --type code --task {ready} --limit 5", "no open questions or approvals", "[]"),
     ("approve {guarded} --note fine --version 1", "ready", '"status": "ready"'),

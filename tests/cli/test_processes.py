@@ -148,8 +148,13 @@ def test_events_are_followed_until_interrupted(tmp_path: Path) -> None:
         assert json.loads(err)["code"] == "interrupted"
 
 
-def test_shell_examples_of_the_readme_work(tmp_path: Path) -> None:
+def test_examples_of_the_readme_work_in_one_folder(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    (tmp_path / "crew.py").write_text(program, encoding="utf-8")
+    command, known = [sys.executable, "crew.py"], clean_environment()
+    printed = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True, check=False)
+    assert printed.stdout == "['news on bees', 'papers on bees']\n", printed.stderr
     snippets = re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)
     assert snippets
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -109,13 +109,13 @@ def check_local(headers: Headers, *, plain_get: bool = False) -> None:
     """
     host = headers.get("host", "")
     if not is_local(host):
-        raise Forbidden("without tokens only this machine is served, by the name localhost", where="Host", hint=_MEND)
+        raise Forbidden("without tokens only this machine is served, by the name localhost", where="Host", hint=_HINT)
     origin = headers.get("origin")
     if origin is not None and not _is_origin_of(origin, host):
-        raise Forbidden("cross-site requests are not allowed", where="Origin", hint=_MEND)
+        raise Forbidden("cross-site requests are not allowed", where="Origin", hint=_HINT)
     is_link = plain_get and headers.get("sec-fetch-mode") == "navigate"
     if headers.get("sec-fetch-site") in _OTHER_SITES and not is_link:
-        raise Forbidden("cross-site requests are not allowed", where="Sec-Fetch-Site", hint=_MEND)
+        raise Forbidden("cross-site requests are not allowed", where="Sec-Fetch-Site", hint=_HINT)
 
 
 def check_page_body(headers: Headers) -> None:
@@ -139,7 +139,7 @@ def _is_origin_of(origin: str, host: str) -> bool:
 
 _OTHER_SITES = frozenset({"cross-site", "same-site"})
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-_MEND = "Call it from its own pages, as http://localhost or http://127.0.0.1, or serve with --tokens."
+_HINT = "Call it from its own pages, as http://localhost or http://127.0.0.1, or serve with --tokens."
 
 
 @lru_cache(256)

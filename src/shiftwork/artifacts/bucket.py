@@ -27,7 +27,7 @@ PARTS_AT_ONCE = 2
 PATIENCE = timedelta(seconds=20)
 RETRIES = 5
 _OPTIONS = ("endpoint", "region")
-_MEND = "Write s3://bucket/prefix, where needed with ?endpoint=http://host:port&region=name."
+_HINT = "Write s3://bucket/prefix, where needed with ?endpoint=http://host:port&region=name."
 
 
 class BucketBlobStore:
@@ -97,9 +97,9 @@ def _connect(url: str) -> S3Store:
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     if unknown := sorted(options.keys() - set(_OPTIONS)):
-        raise InputError(f"{unknown[0]!r} is not an option of a bucket", where="artifacts", hint=_MEND)
+        raise InputError(f"{unknown[0]!r} is not an option of a bucket", where="artifacts", hint=_HINT)
     if not parts.hostname or parts.username or parts.password:
-        raise InputError("a bucket is named, and no secret", where="artifacts", hint=_MEND)
+        raise InputError("a bucket is named, and no secret", where="artifacts", hint=_HINT)
     config: S3Config = {"region": options.get("region", "us-east-1")} if {"region", "endpoint"} & options.keys() else {}
     client: ClientConfig = {"timeout": PATIENCE}
     if endpoint := options.get("endpoint"):

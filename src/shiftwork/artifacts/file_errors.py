@@ -16,7 +16,7 @@ _KINDS: dict[int, type[StoreError]] = {
     errno.EACCES: StoreReadOnly,
     errno.EPERM: StoreReadOnly,
 }
-_MEND = {
+_HINT = {
     StoreReadOnly: "Let this program write there, or name another folder for artifacts.",
     StoreUnavailable: "Check the folder for artifacts; what was acknowledged there is not touched.",
 }
@@ -28,4 +28,4 @@ def as_store_error(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         kind = _KINDS.get(error.errno or 0, StoreUnavailable)
-        raise kind(f"{path}: {error.strerror or error}", where="artifacts", hint=_MEND.get(kind)) from error
+        raise kind(f"{path}: {error.strerror or error}", where="artifacts", hint=_HINT.get(kind)) from error

@@ -62,7 +62,7 @@ async def _collect(parts: AsyncIterable[bytes], file: Path, most: int) -> Spoole
         async for block in in_blocks(parts):
             size += len(block)
             if size > most:
-                raise TooLarge(f"an artifact can have at most {most} bytes", where="content", hint=_MEND)
+                raise TooLarge(f"an artifact can have at most {most} bytes", where="content", hint=_HINT)
             digests.append(await asyncio.to_thread(_write, out, block, whole))
     finally:
         await asyncio.shield(asyncio.to_thread(_close, out))
@@ -74,7 +74,7 @@ def _make(file: Path) -> BinaryIO:
     return open(file, "xb", opener=lambda path, flags: os.open(path, flags, 0o600))
 
 
-_MEND = "Part it, or raise the setting bounds.artifact_bytes."
+_HINT = "Part it, or raise the setting bounds.artifact_bytes."
 
 
 def _write(out: BinaryIO, block: bytes, whole: hashlib._Hash) -> str:

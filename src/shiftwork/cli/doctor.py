@@ -288,7 +288,8 @@ async def _maintenance(queue: AnyQueue) -> list[Finding]:
         ran = f"last ran {printing.when(last)}" if last else "have nothing to do yet"
         return _late(jobs, last, queue.now()) + _resting(jobs) or [Finding("ok", "maintenance", ran)]
     ran = printing.when(last) if last else "never"
-    what = f"{waiting} tasks are held or wait for a retry, and maintenance last ran {ran}"
+    tasks = "1 task is" if waiting == 1 else f"{waiting} tasks are"
+    what = f"{tasks} held or waiting for a retry, and maintenance last ran {ran}"
     return [Finding("warning", "maintenance", what, "Start a worker, or run `shiftwork maintenance --run` from cron.")]
 
 
@@ -297,7 +298,7 @@ def _late(jobs: list[MaintenanceJob], last: float, now: float) -> list[Finding]:
     late = [f"{job.name} ({job.late_sec:.0f} s)" for job in jobs if job.late_sec]
     if not late or now - last >= DUTIES_LATE_SEC:
         return []
-    what = f"maintenance runs, but these jobs are late: {', '.join(late)}"
+    what = f"maintenance has run lately, but these jobs are late: {', '.join(late)}"
     return [Finding("warning", "maintenance", what, "See the log of the servers and workers.")]
 
 
@@ -332,8 +333,8 @@ async def _contracts(queue: Queue) -> list[Finding]:
 
     left = [migration.title for migration in (await migrating.look(queue.url, contract=True)).needed]
     if not left:
-        return [Finding("ok", "upgrade", "ended: programs of older versions are refused")]
-    what = f"not ended, so that programs of the version before can work: {', '.join(left)}"
+        return [Finding("ok", "upgrade", "complete; older versions are refused")]
+    what = f"not complete, so that programs of the version before can work: {', '.join(left)}"
     return [Finding("warning", "upgrade", what, "When none of them runs, run `shiftwork migrate --contract`.")]
 
 

@@ -245,7 +245,7 @@ async def history(shell: Shell, queue: AnyQueue, *, task: str, limit: int) -> An
 @click.argument("task", required=False)
 @with_queue()
 async def explain(shell: Shell, queue: AnyQueue, *, task: str | None) -> Answer:
-    """Say why a task is not running, and what would change that; without TASK, why all that waits does."""
+    """Say why a task is not running, and what would change that; without TASK, for all tasks that wait."""
     if task is None:
         waiting = await queue.control.blocked()
         shell.answer(waiting, lambda: blocked.report(waiting))

@@ -26,9 +26,15 @@ VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
 
 @click.command(cls=Command)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen. Beyond loopback: with --tokens.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 for a free one.")
 @click.option(
-    "--profile", type=click.Choice(PROFILES), default="standard", show_default=True, help="Of new workspaces."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="Port to listen on; 0 picks a free one.",
+)
+@click.option(
+    "--profile", type=click.Choice(PROFILES), default="standard", show_default=True, help="Profile of new workspaces."
 )
 @click.option(
     "--view",
@@ -86,7 +92,7 @@ VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
     show_default=True,
     help="Serve by this many processes on one port: one for each core.",
 )
-@click.option("--no-duties", is_flag=True, help="Leave housekeeping to other servers and workers.")
+@click.option("--no-duties", is_flag=True, help="Leave maintenance to other servers and workers.")
 @click.option("--test-clock", is_flag=True, help="Let callers move the clock (POST /api/testing/clock); loopback only.")
 @click.option(
     "--on-below-minimum",

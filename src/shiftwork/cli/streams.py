@@ -41,7 +41,7 @@ __all__ = ["bridge"]
 @click.option("--keep", type=click.IntRange(1), default=10_000, show_default=True, help="Results and events kept.")
 @click.option("--withdraw", is_flag=True, help="Take back unread entries, then exit.")
 @click.option("--once", is_flag=True, help="Bring both sides up to date, then end.")
-@click.option("--no-duties", is_flag=True, help="Leave housekeeping to servers and workers.")
+@click.option("--no-duties", is_flag=True, help="Leave maintenance to servers and workers.")
 def redis(*, withdraw: bool, once: bool, no_duties: bool, **options: Any) -> Answer:
     """Carry work between the queue and stream:task, stream:result and stream:dlq of a Redis server, until stopped."""
     if withdraw and options["role"] == "worker":

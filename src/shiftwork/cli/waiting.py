@@ -92,8 +92,12 @@ def _text(value: Any) -> str:
 async def signal(shell: Shell, queue: AnyQueue, *, name: str, data: Any, task: str | None) -> Answer:
     """Send the signal NAME to tasks that wait for it. It is kept a day for those that wait later."""
     sent = await queue.waits.signal(name, data, task=task)
-    shell.answer(sent, lambda: click.echo(printing.clean(f"{sent.name}: {sent.freed} freed")))
+    shell.answer(sent, lambda: click.echo(printing.clean(f"signal {sent.name}: {_woken(sent.freed)}")))
     return None
+
+
+def _woken(count: int) -> str:
+    return {0: "no task was waiting for it", 1: "1 task goes on"}.get(count, f"{count} tasks go on")
 
 
 @click.command(cls=Command)

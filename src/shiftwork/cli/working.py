@@ -58,7 +58,7 @@ def _told_by_lock(run: Callable[..., Answer]) -> Callable[..., Answer]:
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Only tasks of this type. Repeatable.")
 @click.option("--capability", "capabilities", multiple=True, help="A capability of the agent. Repeatable.")
 @click.option("--model", "models", multiple=True, help="A model the agent has. Repeatable.")
-@click.option("--count", type=int, default=1, show_default=True, help="Maximum number to show.")
+@click.option("--count", type=int, default=1, show_default=True, help="Claim at most this many tasks.")
 @click.option("--wait", type=values.NUMBER, default=0, metavar="SEC", help="How long to wait for work; at most 25.")
 @click.option("--start", is_flag=True, help="Start the task immediately.")
 @click.option("--fifo", is_flag=True, help="The oldest first, whatever its priority.")

@@ -90,7 +90,7 @@ class Transport:
         try:
             return cast(T, _decoder(cast(Any, kind)).decode(raw))
         except msgspec.DecodeError as error:
-            raise StoreUnsuitable(f"{self.url} answers, but not as a Shiftwork server: {error}", hint=_MEND) from error
+            raise StoreUnsuitable(f"{self.url} answers, but not as a Shiftwork server: {error}", hint=_HINT) from error
 
     async def fetch(self, call: Call) -> bytes:
         """The answer as it is."""
@@ -118,10 +118,10 @@ class Transport:
         try:
             status, headers, raw = await self._send(call)
         except TimeoutError:
-            return _ServerUnavailable(StoreUnavailable(f"{self.url} does not answer", hint=_MEND_AWAY))
+            return _ServerUnavailable(StoreUnavailable(f"{self.url} does not answer", hint=_AWAY_HINT))
         except _failures() as error:
             what = str(error) or type(error).__name__
-            return _ServerUnavailable(StoreUnavailable(f"{self.url} cannot be reached: {what}", hint=_MEND_AWAY))
+            return _ServerUnavailable(StoreUnavailable(f"{self.url} cannot be reached: {what}", hint=_AWAY_HINT))
         if 200 <= status < 300:
             return raw or b"null"
         refusal = _refusal(self.url, status, headers, raw)
@@ -166,8 +166,8 @@ class _ServerUnavailable(NamedTuple):
     after_sec: float = 0.0
 
 
-_MEND = "Check the address, and that the server has this client's version."
-_MEND_AWAY = "Is the server running there? Acknowledged work is safe; try again."
+_HINT = "Check the address, and that the server has this client's version."
+_AWAY_HINT = "Is the server running there? Acknowledged work is safe; try again."
 
 
 def check_address(url: str) -> str:
@@ -218,9 +218,9 @@ def _refusal(url: str, status: int, headers: Any, raw: bytes) -> ShiftworkError:
     if "code" in problem:
         return error_of(problem)
     if status in AWAY:
-        return StoreUnavailable(f"{url} answers {status}", hint=_MEND_AWAY)
+        return StoreUnavailable(f"{url} answers {status}", hint=_AWAY_HINT)
     elsewhere = f" and sends us to {headers['location']}" if "location" in headers else ""
-    return StoreUnsuitable(f"{url} answers {status}{elsewhere}, not as a Shiftwork server", hint=_MEND)
+    return StoreUnsuitable(f"{url} answers {status}{elsewhere}, not as a Shiftwork server", hint=_HINT)
 
 
 def _seconds(header: str | None) -> float:

@@ -16,7 +16,7 @@ from shiftwork.limits.model import BreakerConfig
 from shiftwork.model.errors import InputError
 
 _LINE = re.compile(r"""(?:"([^"]+)"\s*|'([^']+)'\s*|([^\s"':-][^:]*)):(?:\s+(\S+))?""")
-_MEND = "Write `defaults` and `overrides` by type, with failureThreshold, cooldownSeconds and halfOpenAfter."
+_HINT = "Write `defaults` and `overrides` by type, with failureThreshold, cooldownSeconds and halfOpenAfter."
 
 
 def parse(text: str) -> BreakerConfig:
@@ -24,13 +24,13 @@ def parse(text: str) -> BreakerConfig:
     try:
         tree = msgspec.json.decode(text) if text.lstrip()[:1] == "{" else _tree(text)
     except msgspec.DecodeError as error:
-        raise InputError(f"not JSON: {error}", where="config", hint=_MEND) from None
+        raise InputError(f"not JSON: {error}", where="config", hint=_HINT) from None
     try:
         return msgspec.convert(tree, BreakerConfig)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at ")
         place = path.strip("`").removeprefix("$").lstrip(".")
-        raise InputError(what, where=f"config.{place}".rstrip("."), hint=_MEND) from None
+        raise InputError(what, where=f"config.{place}".rstrip("."), hint=_HINT) from None
 
 
 def _tree(text: str) -> dict[str, Any]:
@@ -98,4 +98,4 @@ def _without_comment(line: str) -> str:
 
 
 def _refuse(number: int, what: str) -> NoReturn:
-    raise InputError(f"line {number}: {what}", where="config", hint=_MEND)
+    raise InputError(f"line {number}: {what}", where="config", hint=_HINT)

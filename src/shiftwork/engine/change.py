@@ -71,7 +71,8 @@ async def _may_not_cancel(
         return NotFound(f"there is no task {shown}", task_id=shown)
     allowed = (await work.settings_of(row)).cancel.from_states
     if row.status in FINAL or row.status not in allowed or not work.is_newest(row):
-        return WrongState(f"task {shown} is {row.status} and cannot be cancelled", task_id=shown, status=row.status)
+        what = "is already cancelled" if row.status == "cancelled" else f"is {row.status} and cannot be cancelled"
+        return WrongState(f"task {shown} {what}", task_id=shown, status=row.status)
     return check_version(work.engine, row, version)
 
 

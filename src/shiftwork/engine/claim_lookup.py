@@ -25,13 +25,13 @@ async def current(tx: Tx, caller: Caller, task_id: str, agent_id: str | None, ru
     agent, runtime = ("agent_id", "runtime_id") if held else ("last_agent_id", "last_runtime_id")
     theirs = agent_id in {None, row[agent]} and runtime_id in {None, row[runtime]} and caller.may_write(row["holder"])
     if held and not theirs:
-        raise NotYourClaim(f"task {shown} is claimed by another agent", task_id=shown, status=row["status"], hint=_MEND)
+        raise NotYourClaim(f"task {shown} is claimed by another agent", task_id=shown, status=row["status"], hint=_HINT)
     if not row["fence"] or not theirs:
         raise WrongState(f"task {shown} is {row['status']}; it is not claimed", task_id=shown, status=row["status"])
     return Token(task_id, row["fence"])
 
 
-_MEND = "Name the agent or runtime that claimed it, and come with the token it was claimed with."
+_HINT = "Name the agent or runtime that claimed it, or send the claim token."
 
 
 async def made(tx: Tx, engine: Engine, caller: Caller, workspace: str, who: str, request_id: str) -> list[Task]:

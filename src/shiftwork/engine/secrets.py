@@ -37,16 +37,16 @@ class SecretBox:
         if kept is None or not kept.startswith(SEALED):
             return kept
         if self._keys is None:
-            raise StoreUnsuitable("a secret is encrypted, and this process has no key for it", hint=_MEND)
+            raise StoreUnsuitable("a secret is encrypted, and this process has no key for it", hint=_HINT)
         from cryptography.fernet import InvalidToken  # noqa: PLC0415  # only where there are keys
 
         try:
             return self._keys.decrypt(kept.removeprefix(SEALED).encode()).decode()
         except InvalidToken:
-            raise StoreUnsuitable("a secret was encrypted with another key", hint=_MEND) from None
+            raise StoreUnsuitable("a secret was encrypted with another key", hint=_HINT) from None
 
 
-_MEND = f"Name the key file it was encrypted with: `serve --secrets-key FILE` or {VARIABLE}; or give the secret again."
+_HINT = f"Name the key file it was encrypted with: `serve --secrets-key FILE` or {VARIABLE}; or give the secret again."
 
 
 def open_secret_box(path: str | None) -> SecretBox:

@@ -99,7 +99,7 @@ class InvalidPayload(InputError):
     """A payload does not fit the schema that is registered for its type; `errors` lists what is wrong."""
 
     code = "invalid_payload"
-    hint = "`shiftwork types show TYPE` prints the schema; nothing was added."
+    hint = "`shiftwork types show <type>` prints the schema; nothing was added."
 
 
 class IdempotencyKeyRequired(InputError):
@@ -196,7 +196,7 @@ class LeaseLost(ConflictError):
 
 class WrongState(ConflictError):
     code = "wrong_state"
-    hint = "Read the task's status; this verb is not allowed from it."
+    hint = "This is not possible in the task's current status."
 
 
 class TaskFailed(ConflictError):

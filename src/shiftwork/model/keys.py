@@ -15,7 +15,7 @@ from shiftwork.model.errors import InputError, TooLarge
 _WRITTEN = {"%": "%25", ",": "%2C"}
 _READ = {"%25": "%", "%2C": ","}
 _ESCAPE = re.compile("%25|%2C", re.IGNORECASE)
-_MEND = "Write provider:NAME, account:NAME, model:NAME or type:NAME, several joined by commas."
+_HINT = "Write provider:NAME, account:NAME, model:NAME or type:NAME, several joined by commas."
 
 
 class Key(NamedTuple):
@@ -47,12 +47,12 @@ def parse(text: str, where: str = "key") -> Key:
     for written in text.split(","):
         part, colon, name = written.strip().partition(":")
         if not colon or part not in Key._fields:
-            raise InputError(f"{written.strip()!r} is not part of a key", where=where, hint=_MEND)
+            raise InputError(f"{written.strip()!r} is not part of a key", where=where, hint=_HINT)
         if not name:
-            raise InputError(f"the {part} has no name", where=where, hint=_MEND)
+            raise InputError(f"the {part} has no name", where=where, hint=_HINT)
         if part in parts:
-            raise InputError(f"the key names its {part} twice", where=where, hint=_MEND)
+            raise InputError(f"the key names its {part} twice", where=where, hint=_HINT)
         if len(name) > MAX_NAME:
-            raise TooLarge(f"{len(name)} characters, at most {MAX_NAME} are allowed", where=where, hint=_MEND)
+            raise TooLarge(f"{len(name)} characters, at most {MAX_NAME} are allowed", where=where, hint=_HINT)
         parts[part] = _ESCAPE.sub(lambda found: _READ[found[0].upper()], name)
     return Key(**parts)

@@ -99,7 +99,7 @@ async def _waiting(tx: Tx, row: TaskRow, edges: Sequence[Row], settings: Setting
         return [
             Blocker(
                 "retry",
-                f"its next attempt waits after {row.failure_reason}",
+                f"it waits to be tried again after {row.failure_reason}",
                 "the time passes",
                 row.available_at,
             )
