@@ -223,5 +223,6 @@ def _reason(row: Row) -> Reason:
         )
     if kind == "account":
         return Reason("account", f"{scope} rests: {row['reason']}", "the window resets", until)
+    assert kind == "limit", f"`explain` has no words for a gate of kind {kind!r}"
     lifts = "a task that uses it ends" if until is None else "the time passes"
     return Reason("limit", f"the limit of {scope} is reached", f"{lifts}, or the limit is raised", until)
