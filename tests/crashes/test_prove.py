@@ -186,7 +186,7 @@ BROKEN = {
         ("engine/fence.py", ' or row["fence"] != token.fence', ""),
         ("engine/sql/finish.sql", "tasks.fence = items.fence and ", ""),
     ],
-    "not_booked": [("worker/context.py", "noted = self._usage_total.used", "noted = Usage()")],
+    "not_booked": [("worker/context.py", "noted = self._noted.used", "noted = Usage()")],
     "steps_repeated": [
         ("worker/durable.py", "(stored := await self._stored.find(numbered)) is not None", "False"),
         ("worker/durable.py", "return await self._result_of(stored)", "..."),

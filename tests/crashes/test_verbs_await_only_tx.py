@@ -27,7 +27,7 @@ AROUND = {
     *(f"notifications/{name}.py" for name in ("dial", "mail", "maintenance", "public_url", "sender", "services")),
     *(f"notifications/{name}.py" for name in ("slack_actions", "webhooks")),
     *(f"observe/{name}.py" for name in ("maintenance", "metrics_cache")),
-    *(f"snapshots/{name}.py" for name in ("batches", "copy", "maintenance", "postgres_copy")),
+    *(f"snapshots/{name}.py" for name in ("row_batches", "copy", "maintenance", "postgres_copy")),
     *(f"snapshots/{name}.py" for name in ("snapshot_file", "snapshot_folder", "sqlite_copy")),
     *(f"triggers/{name}.py" for name in ("hooks", "maintenance")),
 }

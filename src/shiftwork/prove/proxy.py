@@ -77,9 +77,10 @@ class Proxy:
         return reader, writer
 
     async def _end(self, writer: asyncio.StreamWriter) -> None:
+        """Shielded: all who wait for the end of a connection wait for one future, which dies with the first of them."""
         writer.transport.abort()
         with suppress(OSError):
-            await writer.wait_closed()
+            await asyncio.shield(writer.wait_closed())
         self._ends.discard(writer)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
