@@ -118,7 +118,7 @@ async def test_statements_on_own_rows_change_only_rows_that_are_locked(
     monkeypatch.setattr(PostgresTx, "run", run)
     async with Queue.open(postgres_url) as queue:
         await queue.agents.register(id="ada", max_concurrent_tasks=5, budget_remaining_usd=5.0)
-        first = await queue.submit(type="code", estimated_cost_usd=1)
+        first = await queue.submit(type="code", estimated_cost_usd=1, timeout_sec=60)  # started the long way
         await queue.submit(type="code", dependencies=[first.id], estimated_cost_usd=1)
         for _ in range(2):
             (held,) = await queue.claim("ada")
