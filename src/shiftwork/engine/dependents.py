@@ -60,6 +60,12 @@ async def lock_newest(work: UnitOfWork, roots: Collection[str]) -> list[TaskRow]
     return [work.rows.get(row["id"]) or work.attach(load(row)) for row in raw]
 
 
+async def count_waiting(work: UnitOfWork, root_id: str) -> int:
+    """What a lineage waits for: open edges and open waits."""
+    (counted,) = await work.tx.all("count_waiting", items=[(root_id,)])
+    return int(counted["open"])
+
+
 class OpenEdge(NamedTuple):
     """What a dependent still waits for, and whether any end of that will do."""
 

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ from shiftwork.client import Client
 from shiftwork.model import ids
 from shiftwork.model.errors import StoreUnavailable
 from shiftwork.prove import proxy as proxies
+from shiftwork.prove import svg
 from shiftwork.prove.books import read_books
 from shiftwork.prove.faults import FAULTS, Permitted, excludes
 from shiftwork.prove.fleet import Fleet, fleet_on, free_port
@@ -392,3 +394,13 @@ class Trial:
 
 def _lines(file: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
+
+
+def throughput(outcome: Outcome) -> str:
+    """The picture of a run: tasks completed per second, with the faults marked."""
+    rates = [
+        (later.at_sec, max(0.0, (later.completed - earlier.completed) / (later.at_sec - earlier.at_sec)))
+        for earlier, later in pairwise(outcome.samples)
+    ]
+    marks = [svg.Mark(each.at_sec, each.lasted_sec, each.fault) for each in outcome.occurrences if each.affected]
+    return svg.charts("Throughput while faults are injected", [svg.Series("tasks completed per second", rates)], marks)
