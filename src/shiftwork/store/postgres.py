@@ -55,7 +55,7 @@ log = logging.getLogger("shiftwork.store")
 NOTIFY_EVERY_SEC = 0.005
 """A lane is announced to other processes at most this often: a storm of submits is not a storm of wake-ups."""
 
-IDLE_SEC = 0.05
+IDLE_SEC = 0.02
 """After this long without a notice one travels in the statement it is about, and is heard half a millisecond sooner.
 Not always: commits with a notice wait for each other, in all processes of a fleet."""
 
