@@ -122,7 +122,7 @@ async def heartbeat(tx: Tx, engine: Engine, caller: Caller, workspace: str, agen
     await tx.run("beat_agent", workspace=workspace, id=agent_id, now=tx.now)
     if (await engine.settings_cache.load(tx, workspace)).settings().heartbeat.scope == "runtime":
         for held in await tx.all("runtimes_of_agent", workspace=workspace, agent=agent_id):
-            await tx.one("see_runtime", workspace=workspace, id=held["runtime_id"], now=tx.now, heartbeat_at=tx.now)
+            await tx.one("touch_runtime", workspace=workspace, id=held["runtime_id"], now=tx.now, heartbeat_at=tx.now)
     return await _read_agent(tx, engine, workspace, agent_id)
 
 
@@ -178,7 +178,7 @@ async def recover(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtim
     work = UnitOfWork(tx, engine, caller)
     found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
     locked = await work.lock(row["id"] for row in found)
-    await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)  # after the tasks
+    await tx.run("touch_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)  # after the tasks
     rows = [row for row in locked if row.status in SLOT_STATES and row.runtime_id == runtime_id]
     for row in rows:
         await _orphan(work, row)

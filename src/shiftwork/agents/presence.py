@@ -44,7 +44,7 @@ async def announce(
     text = msgspec.json.encode(runtime).decode()
 
     async def write(tx: Tx) -> None:
-        await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
+        await tx.run("touch_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
         await tx.run("set_presence", workspace=workspace, id=runtime_id, presence=text)
 
     await crash_points.named("presence", engine.store.run(write))

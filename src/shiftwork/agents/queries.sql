@@ -39,7 +39,7 @@ from agents a where a.workspace = :workspace and a.id = :id
 update agents set last_heartbeat = :now, status = case when status = 'failed' then 'active' else status end
 where workspace = :workspace and id = :id
 
--- name: see_runtime
+-- name: touch_runtime
 -- Any sign of life, answered with how long to go slow and whether any instruction waits in the workspace. Only a beat that
 -- named no task covers all of them.
 insert into runtimes (workspace, id, status, heartbeat_at, seen_at, registered_at) values (:workspace, :id, 'active', :heartbeat_at, :now, :now)
@@ -52,7 +52,7 @@ returning (select max(g.until) from gates g where g.workspace = :workspace and g
 -- rows items: id text
 select r.id, r.status, r.seen_at from {items} join runtimes r on r.workspace = :workspace and r.id = items.id
 
--- name: see_runtimes
+-- name: touch_runtimes
 -- rows items: id text
 insert into runtimes (workspace, id, status, seen_at, registered_at)
 select cast(:workspace as text), items.id, 'active', cast(:now as {postgres: double precision}{sqlite: real}),

@@ -261,7 +261,7 @@ async def _see_runtime(tx: Tx, engine: Engine, request: ClaimRequest) -> None:
         return
     before = await tx.one("read_runtime", workspace=request.workspace, id=request.runtime_id)
     if before is None or before["status"] != "active" or tx.now - before["seen_at"] >= NOTE_EVERY_SEC:
-        await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)
+        await tx.run("touch_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)
 
 
 async def _wants(tx: Tx, request: ClaimRequest, agent: Row) -> ClaimFilter:
@@ -474,4 +474,4 @@ async def _record(
     await tx.run("note_claim", **names, now=tx.now, granted=granted, type=type_, asked=asked, asked_at=asked_at)
     seen_at = agent["runtime_seen_at"]
     if request.runtime_id is not None and (seen_at is None or tx.now - seen_at >= NOTE_EVERY_SEC):
-        await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)
+        await tx.run("touch_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)

@@ -24,7 +24,7 @@ from shiftwork.engine.claims_api import ClaimBatch, Claims, Spawning, WorkerVerb
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import Verb, for_each
 from shiftwork.engine.leases import Beat
-from shiftwork.engine.operations import let_others
+from shiftwork.engine.operations import yield_to_loop
 from shiftwork.engine.prepare import prepare, traced
 from shiftwork.model import check
 from shiftwork.model.errors import InputError, NotFound
@@ -320,7 +320,7 @@ async def spawn(
         for place, task in enumerate(tasks):
             new = traced(check.read(task, NewTask, f"tasks[{place}]"), origin)
             batch.append(prepare(new, call.workspace, resolver, call.engine.store.now(), f"tasks[{place}]"))
-            await let_others(new, resolver)
+            await yield_to_loop(new, resolver)
     if not batch:
         raise InputError("there is nothing to spawn", where="tasks")
     lanes = await call.engine.lanes.intern(call.engine.store, {prepared.lane for prepared in batch})

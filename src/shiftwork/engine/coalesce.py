@@ -55,7 +55,7 @@ class Coalescer(Generic[I, A]):
         """The call under way that runs itself, since no other came with it, and that others wait for."""
         self._overdue = 0
         """Calls that run themselves and that others wait for no longer."""
-        self._in_company = True
+        self._expects_company = True
         """Whether calls came together of late: then the next one looks whether others come with it."""
         self._took = 0.0
         """How long the last batch took."""
@@ -67,10 +67,10 @@ class Coalescer(Generic[I, A]):
         if not self._calls and self._is_idle():
             self._alone = alone = object()
             try:
-                if self._in_company:
+                if self._expects_company:
                     await asyncio.sleep(0)  # what comes at the same moment is joined
                 if not self._calls:
-                    self._in_company = False
+                    self._expects_company = False
                     return await self._run_one(item, end)
                 first = True
             finally:
@@ -115,7 +115,7 @@ class Coalescer(Generic[I, A]):
 
     async def _wait(self, item: I, end: float, *, first: bool) -> A:
         """Have it answered with others, before those that came after it."""
-        self._in_company = True
+        self._expects_company = True
         loop = asyncio.get_running_loop()
         if len(self._calls) >= BACKLOG:
             await self._wait_for_room(end)

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shiftwork.artifacts.blob_store import BlobStore
+from shiftwork.engine.fast_path import FastPath
 from shiftwork.engine.lanes import LaneRegistry
 from shiftwork.engine.secrets import SecretBox
-from shiftwork.engine.short_way import ShortWay
 from shiftwork.limits.quota_cache import QuotaCache
 from shiftwork.model.ids import IdMaker
 from shiftwork.settings.cache import SettingsCache
@@ -139,7 +139,7 @@ class Engine:
         self.lanes = LaneRegistry()
         self.known_agents: dict[tuple[str, str], KnownAgent] = {}
         """By workspace and id. A claim that relies on it has the store compare it."""
-        self.plain_claims, self.plain_starts, self.plain_ends = ShortWay(), ShortWay(), ShortWay()
+        self.plain_claims, self.plain_starts, self.plain_ends = FastPath(), FastPath(), FastPath()
         self.quotas = QuotaCache()
         self.ids = IdMaker()
         self.random = random.Random(seed)

@@ -10,7 +10,7 @@ import msgspec
 
 from shiftwork.artifacts import outputs
 from shiftwork.budgets.booking import CostChanges
-from shiftwork.engine import agent_sessions, dedupe_policy, dependents, lone_ends
+from shiftwork.engine import agent_sessions, dedupe_policy, dependents, plain_completion
 from shiftwork.engine.checked_reports import CheckedFailure, CheckedResult
 from shiftwork.engine.decide import AttemptFacts, Decision, after_death, after_failure, after_loss
 from shiftwork.engine.engine import Caller, Engine, log
@@ -83,10 +83,10 @@ async def _accept(
         return {}
     ended: Sequence[Token] = ()
     tied: Sequence[Row] = ()
-    if checked is None and lone_ends.may_be_lone(work, items):
+    if checked is None and plain_completion.may_be_plain(work, items):
         if len(items) > 1:
-            ended, tied = await lone_ends.accept(work, items)
-        elif await lone_ends.accept_one(work, items[0]):
+            ended, tied = await plain_completion.accept(work, items)
+        elif await plain_completion.accept_one(work, items[0]):
             ended = [items[0].token]
     if len(ended) == len(items):
         return {token: Outcome(ids.show_task(token.id), _DONE) for token in ended}
@@ -138,7 +138,7 @@ async def _is_alone(work: UnitOfWork, rows: Sequence[Row]) -> bool:
         return False
     found = await work.tx.one("ties_of", items=ties)
     if found is not None and not found["joined"]:
-        work.know_lone(dag for _, dag in ties)
+        work.mark_standalone(dag for _, dag in ties)
     return found is not None and not found["awaited"]
 
 

@@ -276,7 +276,7 @@ async def _note_runtimes(tx: Tx, workspace: str, claimers: Collection[Claimer], 
     rows = await tx.all("runtimes_seen", workspace=workspace, items=[(id_,) for id_ in sorted(named)])
     fresh = {row["id"] for row in rows if row["status"] == "active" and tx.now - row["seen_at"] < NOTE_EVERY_SEC}
     if stale := sorted(named - fresh):
-        await tx.run("see_runtimes", workspace=workspace, items=[(id_,) for id_ in stale], now=tx.now)
+        await tx.run("touch_runtimes", workspace=workspace, items=[(id_,) for id_ in stale], now=tx.now)
 
 
 def _answer(claimer: Claimer, ready: frozenset[int]) -> ClaimAnswer:

@@ -127,7 +127,7 @@ async def _touch_runtimes(tx: Tx, engine: Engine, rows: Sequence[Row]) -> None:
     """A word about a task is a sign of life of the runtime that holds it, where that is what counts."""
     for workspace, runtime_id in sorted({(row["workspace"], row["runtime_id"]) for row in rows}):
         if (await engine.settings_cache.load(tx, workspace)).settings().runtime_offline_sec is not None:
-            await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)
+            await tx.run("touch_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)
 
 
 def emit_for_claim(
@@ -266,7 +266,7 @@ async def _beat_runtimes(tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]
     for runtime in sorted({(row["workspace"], row["runtime_id"]) for _, row in live}):
         settings = (await engine.settings_cache.load(tx, runtime[0])).settings()
         covers_all = tx.now if settings.heartbeat.scope == "runtime" else None
-        seen = await tx.one("see_runtime", workspace=runtime[0], id=runtime[1], now=tx.now, heartbeat_at=covers_all)
+        seen = await tx.one("touch_runtime", workspace=runtime[0], id=runtime[1], now=tx.now, heartbeat_at=covers_all)
         slow = _slow_down(seen, tx.now)
         instructed = instructed or _instructed(seen)
     return slow, instructed
@@ -358,7 +358,7 @@ async def runtime_heartbeat(
     """One write that extends the lease of everything the runtime holds."""
     # The agent before its runtime, as a claim locks them: the other way round the two met in a deadlock, a second each.
     await tx.run("beat_agent", workspace=workspace, id=runtime_id, now=tx.now)
-    seen = await tx.one("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
+    seen = await tx.one("touch_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
     cancel: dict[str, str | None] = {}
     lost: list[str] = []
     live: dict[str, Row] = {}

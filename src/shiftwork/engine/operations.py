@@ -36,7 +36,7 @@ from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
 
 
-async def let_others(new: NewTask, resolver: Resolver) -> None:
+async def yield_to_loop(new: NewTask, resolver: Resolver) -> None:
     """Have others take their turn after a schema was looked through, which takes a while; a batch may have hundreds."""
     if _has_schema(new, resolver):
         await asyncio.sleep(0)
@@ -122,7 +122,7 @@ async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
             new = task if origin is None else traced(task, origin)
             prepared.append(prepare(new, workspace, resolver, now, where, plans))
             if _has_schema(new, resolver):
-                await asyncio.sleep(0)  # as `let_others` says
+                await asyncio.sleep(0)  # as `yield_to_loop` says
                 now = call.engine.store.now()
     return prepared
 

@@ -113,7 +113,7 @@ class ResultWaiters:
         loop = asyncio.get_running_loop()
         said, looks = loop.time(), iter(FIRST_LOOKS_SEC)
         while True:
-            await asyncio.sleep(next(looks, REPAIR_SEC) if self._store.hears_endings else POLL_SEC)
+            await asyncio.sleep(next(looks, REPAIR_SEC) if self._store.announces_ends else POLL_SEC)
             await self._look()
             if loop.time() - said > LISTEN_SEC / 2 or not self._registered:
                 said = loop.time()

@@ -306,7 +306,7 @@ class UnitOfWork:
         """The process of these agents has died; one that holds something elsewhere has another and continues."""
         self._lost_agents |= {(workspace, agent) for agent in agents}
 
-    def know_lone(self, dag_ids: Iterable[str]) -> None:
+    def mark_standalone(self, dag_ids: Iterable[str]) -> None:
         """These DAGs are a single task each, which is locked: none can get a row before the end."""
         self._lone.update(dag_ids)
 
@@ -415,10 +415,10 @@ class UnitOfWork:
                     )
                 )  # fmt: skip
         for (workspace, agent, type_, request_id), items in batches.items():
-            self.add_batch(self.completed_alone(workspace, agent, type_, request_id), items)
+            self.add_batch(self.completion_events(workspace, agent, type_, request_id), items)
         self._events = members + self._events
 
-    def completed_alone(self, workspace: str, agent: str, type_: str, request_id: str | None) -> Alike:
+    def completion_events(self, workspace: str, agent: str, type_: str, request_id: str | None) -> Alike:
         """The event of tasks that are DAGs of their own."""
         actor = self.caller.for_agent(agent)
         return Alike(workspace, "completed", _COMPLETED, actor, request_id, _LONE, type_)

@@ -39,9 +39,9 @@ async def admit(work: UnitOfWork, gates: Gates, lanes: Sequence[Lane], chosen: l
 
 async def _leave(work: UnitOfWork, lanes: Sequence[Lane], in_turn: Sequence[Row], rows: Sequence[Row]) -> None:
     """What a breaker or a limit did not let go has no serial key, either."""
-    going = {row["id"] for row in rows}
+    admitted = {row["id"] for row in rows}
     serial = {lane.id for lane in lanes if lane.key.serial is not None}
-    if left := [row for row in in_turn if row["id"] not in going and row["lane"] in serial]:
+    if left := [row for row in in_turn if row["id"] not in admitted and row["lane"] in serial]:
         await serial_keys.undo(work, left)
 
 

@@ -18,7 +18,7 @@ async def open_gates(tx: Tx, engine: Engine) -> dict[str, int]:  # noqa: ARG001 
     if not due:
         return {}
     names = [(row["workspace"], row["scope"], row["kind"], row["agent_id"]) for row in due]
-    await tx.run("mark_gates_told", items=[name for name in names if name[2] == "breaker"])
+    await tx.run("mark_gates_announced", items=[name for name in names if name[2] == "breaker"])
     await tx.run("drop_gates", items=[name for name in names if name[2] != "breaker"])
     opened: dict[str, list[Key]] = defaultdict(list)
     for row in due:

@@ -31,7 +31,7 @@ select * from gates where until <= :now and not told order by until, workspace, 
 delete from gates where (workspace, scope, kind, agent_id) in (
   select items.workspace, items.scope, items.kind, items.agent_id from {items})
 
--- name: mark_gates_told
+-- name: mark_gates_announced
 -- rows items: workspace text, scope text, kind text, agent_id text
 update gates set told = true where (workspace, scope, kind, agent_id) in (
   select items.workspace, items.scope, items.kind, items.agent_id from {items})

@@ -44,7 +44,7 @@ def went_back(jobs: Iterable[Row], now: float) -> float:
 
 async def correct(tx: Tx, engine: Engine) -> dict[str, int] | None:  # noqa: ARG001  # every job is given both
     """Let what the clock left in the future count from now; None where it did not go back."""
-    back = went_back(await tx.all("list_duties"), tx.now)
+    back = went_back(await tx.all("list_jobs"), tx.now)
     if not back:
         return None
     claims = await tx.all("claims_of_the_future", now=tx.now)

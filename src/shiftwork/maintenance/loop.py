@@ -264,10 +264,10 @@ async def _run_locked(
     tx: Tx, engine: Engine, name: str, entry: JobSpec, period: float, *, force: bool
 ) -> dict[str, int] | None:
     """One batch, if it is due and no other process is at it. The row's lock is the election."""
-    row = await tx.one("duty_row", name=name)
+    row = await tx.one("job_row", name=name)
     if row is None:
-        await tx.run("add_duty", name=name, due_at=tx.now)
-        row = await tx.one("duty_row", name=name)
+        await tx.run("add_job", name=name, due_at=tx.now)
+        row = await tx.one("job_row", name=name)
     if row is None or not (force or is_due(row, tx.now, period)):
         return None
     began = time.perf_counter()
@@ -275,7 +275,7 @@ async def _run_locked(
     if counts is None:
         return None
     await tx.run(
-        "finish_duty",
+        "finish_job",
         name=name,
         due_at=tx.now + (max(period, IDLE_SEC) if counts is NOWHERE else period),
         now=tx.now,

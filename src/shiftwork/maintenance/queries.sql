@@ -99,20 +99,20 @@ where t.status in ('pending', 'ready') and t.newest_id is null
   and t.waiting <> (select count(*) from edges e where e.dependent = t.root_id and not e.satisfied)
     + (select count(*) from waits w where w.root_id = t.root_id and w.status = 'open') limit :count
 
--- name: duty_row
+-- name: job_row
 select * from duties where name = :name {postgres: for update skip locked}
 
--- name: add_duty
+-- name: add_job
 insert into duties (name, due_at) values (:name, :due_at) on conflict do nothing
 
--- name: finish_duty
+-- name: finish_job
 update duties set due_at = :due_at, last_run_at = :now, took_sec = :took_sec, counts = :counts, runs = runs + 1 where name = :name
 
 -- name: restored_at
 -- When a snapshot or another queue was written into this database.
 select last_run_at from duties where name = 'restore'
 
--- name: list_duties
+-- name: list_jobs
 select * from duties order by name
 
 -- name: ready_lane_count

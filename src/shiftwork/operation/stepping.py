@@ -18,16 +18,16 @@ class Ended(NamedTuple, Generic[T]):
     value: T
 
 
-def begin(coroutine: Awaitable[T]) -> Ended[T] | Rest[T]:
+def begin(coroutine: Awaitable[T]) -> Ended[T] | Unfinished[T]:
     """Run it until it waits for something; what is left is to be awaited, or closed."""
     running = cast(Coroutine[Any, Any, T], coroutine)
     try:
-        return Rest(running, running.send(None))
+        return Unfinished(running, running.send(None))
     except StopIteration as ended:
         return Ended(ended.value)
 
 
-class Rest(Generic[T]):
+class Unfinished(Generic[T]):
     """Awaits what the coroutine awaits, from `awaited` on, and is what it comes to.
 
     `run` calls each step: that of a context keeps its variables to the coroutine.

@@ -109,7 +109,7 @@ class WriterLock:
         except OSError:  # a full disk: anyone who waits finds the work a little later
             self._reported[news] -= 1
 
-    def told_by_others(self, news: News) -> int:
+    def announced_by_others(self, news: News) -> int:
         """How many announcements others have made since the file was created."""
         return self._count(news) - self._reported[news]
 

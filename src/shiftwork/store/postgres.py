@@ -34,7 +34,6 @@ from shiftwork.model.errors import (
 )
 from shiftwork.model.silence import Stall
 from shiftwork.store import crash_points, deadline, postgres_growth, postgres_joining, postgres_sessions
-from shiftwork.store.hearing import StallDetector, passed
 from shiftwork.store.migrate import Allowed
 from shiftwork.store.postgres_clock import DatabaseClock
 from shiftwork.store.postgres_connecting import open_connection
@@ -45,6 +44,7 @@ from shiftwork.store.postgres_pool import Connections, give_up, roll_back
 from shiftwork.store.postgres_schema import PUBLIC, channels
 from shiftwork.store.postgres_sessions import SilentSessions, Waits, note_loss, session_name, until_lost
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
+from shiftwork.store.stalls import StallDetector, passed
 from shiftwork.store.store import Clock, Row, Verb
 from shiftwork.store.wakes import LocalWakes
 
@@ -541,7 +541,7 @@ class PostgresStore:
         return self._announced(self._ready_channel, self.wakes, int)
 
     @property
-    def hears_endings(self) -> bool:
+    def announces_ends(self) -> bool:
         return self.direct_dsn is not None
 
     def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:

@@ -17,9 +17,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 
-from shiftwork.store.hearing import passed
 from shiftwork.store.postgres_schema import PUBLIC
 from shiftwork.store.postgres_shortcuts import unanswered
+from shiftwork.store.stalls import passed
 
 log = logging.getLogger("shiftwork.store")
 

@@ -36,9 +36,9 @@ from shiftwork.model.errors import (
     StoreUnsuitable,
 )
 from shiftwork.store import crash_points, deadline, files, migrate, sqlite_joining
-from shiftwork.store.hearing import StallDetector
 from shiftwork.store.sqlite_job import UNKNOWN, Job
 from shiftwork.store.sqlite_tx import SqliteTx, translate
+from shiftwork.store.stalls import StallDetector
 from shiftwork.store.store import Clock, Verb
 from shiftwork.store.wakes import LocalWakes
 
@@ -55,7 +55,7 @@ OLDEST_ENGINE = (3, 51, 3)
 FOREIGN_POLL_SEC = 0.02
 """How often to check whether other processes have reported work, where the system does not say that they did."""
 
-TOLD_POLL_SEC = 1.0
+NOTIFIED_POLL_SEC = 1.0
 """The same where it does."""
 
 
@@ -183,7 +183,7 @@ class SqliteStore:
         return self._announced("work", self.wakes)
 
     @property
-    def hears_endings(self) -> bool:
+    def announces_ends(self) -> bool:
         return True
 
     def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
@@ -195,7 +195,7 @@ class SqliteStore:
     ) -> AsyncIterator[AsyncIterator[frozenset[Item]]]:
         watcher = None
         if self._turn is not None:  # from now on: earlier announcements are visible to anyone who reads after this
-            known = self._turn.told_by_others(news)
+            known = self._turn.announced_by_others(news)
             watcher = asyncio.create_task(self._watch_other_processes(self._turn, news, known, wakes))
         try:
             async with wakes.subscribe() as stream:
@@ -212,11 +212,11 @@ class SqliteStore:
         changes = files.FileChanges(files.turn_of(self._path))
         try:
             while not self._closed:
-                count = turn.told_by_others(news)
+                count = turn.announced_by_others(news)
                 if count > known:
                     known = count
                     wakes.announce(frozenset())
-                await changes.wait(TOLD_POLL_SEC if changes.supported else FOREIGN_POLL_SEC)
+                await changes.wait(NOTIFIED_POLL_SEC if changes.supported else FOREIGN_POLL_SEC)
         finally:
             changes.close()
 

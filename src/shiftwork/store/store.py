@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 from shiftwork.model.errors import ShiftworkError
-from shiftwork.store.hearing import StallDetector
+from shiftwork.store.stalls import StallDetector
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Store(Protocol):
         """Lanes that got work, from this process and from others. May repeat, may miss: the poll repairs it."""
 
     @property
-    def hears_endings(self) -> bool:
+    def announces_ends(self) -> bool:
         """Whether endings in other processes are announced here; else who waits must look now and then."""
 
     def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:

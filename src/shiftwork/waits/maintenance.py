@@ -34,7 +34,7 @@ async def waits(tx: Tx, engine: Engine) -> Counts:
 async def _spread_signals(tx: Tx, engine: Engine, caller: Caller) -> Counts:
     """A signal whose sender died after its first page reaches the others all the same."""
     freed = 0
-    for sent in await tx.all("untold_signals", count=1):
+    for sent in await tx.all("unsent_signals", count=1):
         freed += (await waiting.spread(tx, engine, caller, sent["workspace"], sent["seq"])).freed
     return {"signalled": freed} if freed else {}
 

@@ -234,7 +234,7 @@ async def _spread(work: UnitOfWork, sent: Row) -> SignalPage:
     freed = await end(work, met) if met else []
     done = len(found) < BATCH
     if done:
-        await work.tx.run("signal_told", seq=sent["seq"])
+        await work.tx.run("mark_signal_sent", seq=sent["seq"])
     await work.save()
     return SignalPage(sent["seq"], sent["at"], len(freed), done)
 

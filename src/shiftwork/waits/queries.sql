@@ -56,10 +56,10 @@ returning seq
 -- name: read_signal
 select * from signals where seq = :seq and workspace = :workspace
 
--- name: untold_signals
+-- name: unsent_signals
 select * from signals where not told order by seq limit :count
 
--- name: signal_told
+-- name: mark_signal_sent
 update signals set told = true where seq = :seq
 
 -- name: waits_for_signal

@@ -30,8 +30,8 @@ insert into events (seq, at, workspace, task_id, dag_id, verb, path, actor, requ
 overriding system value
 with batch as materialized ({batch} from {items}), {numbered} {batch_rows}
 
--- name: tell_completed (postgres)
--- The events of tasks that `complete_lone` has ended, unless one of them has dependents or a DAG with others. Asked once
+-- name: log_completed (postgres)
+-- The events of tasks that `complete_plain_many` has ended, unless one of them has dependents or a DAG with others. Asked once
 -- the tasks are locked, as `ties_of`.
 -- rows items: task_id uuid, fence bigint, seconds float
 with ties as materialized (
@@ -59,9 +59,9 @@ tasks.validation is null and tasks.dag_id = tasks.id and tasks.root_id = tasks.i
   and not exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed')
   and not exists (select 1 from limit_claims) and not exists (select 1 from serials)
 
--- name: complete_lone (postgres)
+-- name: complete_plain_many (postgres)
 -- The same for tasks that have nothing around them, with their attempts: one row by workspace, agent and type, so that no
--- task need be read. Lists of ids are texts, which `tell_completed` takes as they are. While a breaker, a limit or a serial
+-- task need be read. Lists of ids are texts, which `log_completed` takes as they are. While a breaker, a limit or a serial
 -- key wants to know of ends, and for all other tasks, there is `complete_tasks`.
 -- rows items: id uuid, fence bigint, result json
 with ended as (
@@ -169,7 +169,7 @@ with {walk}, me as materialized (
     and p.timeout_sec is not distinct from l.timeout_sec and p.lost_agent_id is null and strpos(b.body::text, '"dependencies"') = 0
     and strpos(b.body::text, '"context_refs"') = 0 as plain
   from picked p join bodies b on b.task_id = p.id cross join lane_taken l
-), going as materialized (
+), claimable as materialized (
   select found.id from found where (select bool_and(each.plain) from found each)
 ), taken as (
   update tasks set status = lane_taken.status, fence = fence + 1, version = version + 1, agent_id = :agent,
@@ -177,7 +177,7 @@ with {walk}, me as materialized (
     heartbeat_at = null, ack_by = lane_taken.ack_by, run_until = lane_taken.run_until, lease_until = lane_taken.lease_until,
     lease_check_at = lane_taken.lease_check_at, granted = 0, charged = false, attempt_cost = 0, available_at = null,
     lost_agent_id = null, updated_at = :now
-  from going cross join lane_taken where tasks.id = going.id
+  from claimable cross join lane_taken where tasks.id = claimable.id
   returning tasks.id, tasks.fence, case when tasks.version = 2 then :now - tasks.created_at end as seconds
 ), noted as (
   update agents set last_heartbeat = :now, last_type = (select lane_taken.type from lane_taken), asked_at = :now, asked = cast(:asked as json)

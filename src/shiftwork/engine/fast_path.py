@@ -10,7 +10,7 @@ REST_SEC = 1.0
 """For how long."""
 
 
-class ShortWay:
+class FastPath:
     """How the short way of one verb fared, by workspace."""
 
     def __init__(self) -> None:

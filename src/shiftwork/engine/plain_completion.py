@@ -15,7 +15,7 @@ from shiftwork.model.outcome import Token
 from shiftwork.store.store import ByColumn, Row
 
 
-def may_be_lone(work: UnitOfWork, items: Sequence[CheckedResult]) -> bool:
+def may_be_plain(work: UnitOfWork, items: Sequence[CheckedResult]) -> bool:
     """As far as the results themselves say."""
     if work.engine.store.one_writer or len({item.request_id for item in items}) != 1:
         return False
@@ -25,10 +25,10 @@ def may_be_lone(work: UnitOfWork, items: Sequence[CheckedResult]) -> bool:
 async def accept_one(work: UnitOfWork, item: CheckedResult) -> bool:
     """End the attempt in a transaction of its own, where its task has nothing around it and that is possible."""
     caller, tx = work.caller, work.tx
-    workspace, short_way = caller.workspace or "", work.engine.plain_ends
-    if not short_way.is_likely(workspace):
+    workspace, fast_path = caller.workspace or "", work.engine.plain_ends
+    if not fast_path.is_likely(workspace):
         return False
-    alike = work.completed_alone("", "", "", item.request_id or caller.request_id)
+    alike = work.completion_events("", "", "", item.request_id or caller.request_id)
     ended = await tx.alone(
         "complete_plain",
         id=item.token.id,
@@ -44,7 +44,7 @@ async def accept_one(work: UnitOfWork, item: CheckedResult) -> bool:
         data=alike.data,
     )
     if ended is not None:
-        short_way.record(workspace, is_plain=bool(ended))
+        fast_path.record(workspace, is_plain=bool(ended))
     if not ended:
         return False
     tx.announce_end(item.token.id, to_others=ended[0]["awaited"])
@@ -59,7 +59,7 @@ async def accept(work: UnitOfWork, items: Sequence[CheckedResult]) -> tuple[Sequ
     tx, caller = work.tx, work.caller
     ordered = sorted(items, key=_place)
     groups = await tx.all(
-        "complete_lone",
+        "complete_plain_many",
         items=[(*item.token, item.stored) for item in ordered],
         now=work.now,
         workspace=caller.workspace,
@@ -86,9 +86,9 @@ async def accept(work: UnitOfWork, items: Sequence[CheckedResult]) -> tuple[Sequ
 
 async def _emit(work: UnitOfWork, group: Row, request_id: str | None) -> bool:
     """Write the event of tasks of one agent and type; False where one of them is not alone."""
-    alike = work.completed_alone(group["workspace"], group["agent_id"], group["type"], request_id)
+    alike = work.completion_events(group["workspace"], group["agent_id"], group["type"], request_id)
     ended = ByColumn((group["ids"], group["fences"], group["seconds"]))
-    ties = await work.tx.one("tell_completed", items=ended, at=work.now, **alike._asdict())
+    ties = await work.tx.one("log_completed", items=ended, at=work.now, **alike._asdict())
     return ties is not None and not (ties["awaited"] or ties["joined"])
 
 
@@ -98,7 +98,7 @@ async def _emit_all(work: UnitOfWork, groups: Sequence[Row], ended: Sequence[Tok
     if ties is None or ties["awaited"] or ties["joined"]:
         return False
     for group in groups:
-        alike = work.completed_alone(group["workspace"], group["agent_id"], group["type"], request_id)
+        alike = work.completion_events(group["workspace"], group["agent_id"], group["type"], request_id)
         fences = map(int, _listed(group["fences"]))
         work.add_batch(alike, zip(_listed(group["ids"]), fences, group["seconds"], strict=True))
     return True
