@@ -224,7 +224,7 @@ async def message(
 @usage_options
 @under_claim
 async def complete(shell: Shell, queue: AnyQueue, token: str, **report: Any) -> Answer:
-    """Hand in a result. It is accepted once, however often it is sent."""
+    """Submit a result. It is accepted once, however often it is sent."""
     changing.show_outcome(shell, await queue.complete(token, **report))
     return None
 

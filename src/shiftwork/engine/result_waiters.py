@@ -145,7 +145,7 @@ class ResultWaiters:
         self.wake_all()
 
     def wake_all(self) -> None:
-        """Let everyone look once more."""
+        """Wake all waiters to look again."""
         for waiters in self._waiters.values():
             self._wake(frozenset(waiters))
 

@@ -13,8 +13,8 @@ class Batches(Batch, ClaimBatch, LogBatch):
 
 
 class AllTasks(Tasks, TaskLogs, TaskInstructions):
-    """Tasks, besides what is done with them every day."""
+    """The less common operations on tasks."""
 
 
 class AllClaims(Claims, ClaimLogs, Inbox):
-    """Claims, and what is said under one."""
+    """Less common operations on claims."""

@@ -53,4 +53,4 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     name: str | None = None
     question: str | None = None
     schema: dict[str, Any] | None = None
-    """What an answer must look like."""
+    """The schema of an answer."""
