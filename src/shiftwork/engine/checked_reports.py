@@ -107,7 +107,9 @@ def check_verdict(verdict: NewVerdict | Mapping[str, Any]) -> NewVerdict:
 
 
 def check_usage(found: Usage | Mapping[str, Any] | None) -> Usage | None:
-    """Add the cost if only tokens and model are reported. Call it before any transaction: prices are read from a file."""
+    """Add the cost if only tokens and model are reported. Call it before any transaction: prices are read from a
+    file.
+    """
     if found is None:
         return None
     usage = check.read(found, Usage, "usage")

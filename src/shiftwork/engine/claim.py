@@ -265,7 +265,9 @@ async def _see_runtime(tx: Tx, engine: Engine, request: ClaimRequest) -> None:
 
 
 async def _wants(tx: Tx, request: ClaimRequest, agent: Row) -> ClaimFilter:
-    """The agent's registered abilities, narrowed by the claim's filters; an unregistered agent is described by the claim."""
+    """The agent's registered abilities, narrowed by the claim's filters; an unregistered agent is described by the
+    claim.
+    """
     if not agent["announced"]:
         await _restate(tx, request, agent)
     return filter_for(request, agent)

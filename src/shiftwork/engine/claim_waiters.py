@@ -50,7 +50,9 @@ class ClaimWaiters:
         try:
             if self._listener is None or self._listener.done():
                 self._listener = asyncio.create_task(self._listen())
-                await asyncio.sleep(0)  # inside the try: a cancelled waiter must be removed, or it would be woken for nothing
+                await asyncio.sleep(
+                    0
+                )  # inside the try: a cancelled waiter must be removed, or it would be woken for nothing
             yield waiter
         finally:
             self._waiters.pop(id(waiter), None)

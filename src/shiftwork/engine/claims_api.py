@@ -129,7 +129,8 @@ class WorkerVerbs(Namespace, name="", group="Working"):
     ) -> Outcome:
         """Submit a result. It is accepted once, however often it is sent.
 
-        In a view, the body is the document's own record of a result; one that reports a failure ends the attempt as failed.
+        In a view, the body is the document's own record of a result; one that reports a failure ends the attempt as
+        failed.
         """
 
     @operation("POST /api/tasks/{task_id}/fail", "work", key="with_usage", errors=HOLDING)

@@ -45,7 +45,8 @@ class Coalescer(Generic[I, A]):
         self._run = run
         self._longest = longest
         self._overlap_sec = overlap_sec
-        """After this long, the next flush starts although the previous one, perhaps blocked by a lock, has not ended; None waits."""
+        """After this long, the next flush starts although the previous one, perhaps blocked by a lock, has not ended;
+        None waits."""
         self._overlapping: set[asyncio.Task[None]] = set()
         self._calls: deque[_Call[I, A]] = deque()
         self._room = asyncio.Event()

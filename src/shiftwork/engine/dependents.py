@@ -55,7 +55,9 @@ async def lock_newest(work: UnitOfWork, roots: Collection[str]) -> list[TaskRow]
     if not roots:
         return []
     items = [(root,) for root in sorted(roots)]
-    await work.tx.all("lock_roots", items=items)  # first, so that the newest row is determined after the wait for the lock
+    await work.tx.all(
+        "lock_roots", items=items
+    )  # first, so that the newest row is determined after the wait for the lock
     raw = await work.tx.all("lock_lineages", items=items)
     return [work.rows.get(row["id"]) or work.attach(load(row)) for row in raw]
 

@@ -110,7 +110,9 @@ def _parents_first(items: list[Item]) -> list[Item]:
 async def _is_same(
     work: UnitOfWork, workspace: str, item: Item, owner: Row, items: list[Item], found: Mapping[int, Duplicate]
 ) -> bool:
-    """With a given key, always. With a key derived from content, only if the first has not ended and waits for no others."""
+    """With a given key, always. With a key derived from content, only if the first has not ended and waits for no
+    others.
+    """
     if not item.derived:
         return True
     if _has_ended(owner):
@@ -128,7 +130,9 @@ async def _is_same(
 
 
 async def _go_alone(work: UnitOfWork, workspace: str, item: Item, owner: Row) -> Item:
-    """Submit it as a new task. If the previous holder of the key has ended, it takes the key over; otherwise it has none."""
+    """Submit it as a new task. If the previous holder of the key has ended, it takes the key over; otherwise it has
+    none.
+    """
     if _has_ended(owner):
         await work.tx.run("pass_keys", items=[(workspace, item.key, owner["task_id"], item.id, _until(work, item))])
         return item
@@ -185,7 +189,9 @@ async def lock_kept(work: UnitOfWork, duplicates: Sequence[Duplicate]) -> None:
 
 
 async def merge(work: UnitOfWork, workspace: str, duplicate: Duplicate, local: Mapping[str, str]) -> bool:
-    """Merge the duplicate's requirements into the existing task, unless it is claimed; returns whether it got new dependencies."""
+    """Merge the duplicate's requirements into the existing task, unless it is claimed; returns whether it got new
+    dependencies.
+    """
     if duplicate.twin or duplicate.item.prepared.settings.idempotency.on_duplicate != "merge":
         return False
     rows = await work.lock([duplicate.kept])

@@ -49,7 +49,9 @@ class IdempotentRequest:
         self._steps = 0
 
     def next_step(self) -> int:
-        """The number of the next transaction: each is recorded on its own, so a repeat continues where the first call stopped."""
+        """The number of the next transaction: each is recorded on its own, so a repeat continues where the first call
+        stopped.
+        """
         self._steps += 1
         return self._steps
 

@@ -10,7 +10,8 @@ from shiftwork.store.store import Row, Store, Tx
 _FAR = 2**61
 
 SPREAD = 4096
-"""A row shared by several events is stored under the last of their numbers, which exceeds each of them by less than this."""
+"""A row shared by several events is stored under the last of their numbers, which exceeds each of them by less than
+this."""
 
 
 class Part(NamedTuple):
@@ -28,7 +29,9 @@ class Stretch(NamedTuple):
 
 
 async def read(store: Store, after: int, count: int, workspace: str | None = None) -> Part:
-    """Read the events after a number, of one workspace or of all. A reader that continues from `last` sees every event once."""
+    """Read the events after a number, of one workspace or of all. A reader that continues from `last` sees every event
+    once.
+    """
     stretch, whole, rows = await store.read(lambda tx: _read_page(tx, after, count, workspace))
     if not whole:
         # A number is missing: its transaction is still open, or was rolled back. Wait for those open now.

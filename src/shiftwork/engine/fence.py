@@ -16,7 +16,9 @@ Verb = Callable[[Tx, Engine, Caller, Sequence[Any]], Awaitable[list[Outcome]]]
 
 
 async def for_each(tx: Tx, engine: Engine, caller: Caller, verb: Verb, items: Sequence[Any]) -> list[Outcome]:
-    """Run a verb on the items of a batch that have no outcome yet; the stored answer for a repeat contains all of them."""
+    """Run a verb on the items of a batch that have no outcome yet; the stored answer for a repeat contains all of
+    them.
+    """
     left = [item for item in items if not isinstance(item, Outcome)]
     answers = await verb(tx, engine, caller, left)
     if len(left) == len(items):

@@ -15,7 +15,8 @@ T = TypeVar("T")
 KEPT_SEC = 86_400.0
 """How long a repeat of a request is recognized."""
 EFFECT_KEPT_SEC = 600.0
-"""The same for requests of which only the fact is stored: there are many claims, and none is repeated after that long."""
+"""The same for requests of which only the fact is stored: there are many claims, and none is repeated after that
+long."""
 
 
 async def run_idempotently(

@@ -175,7 +175,8 @@ def _share_slots(claimers: Collection[Claimer], found: Sequence[Row]) -> None:
 
 
 async def _deal(tx: Tx, group: Sequence[Claimer]) -> set[Claimer]:
-    """Take tasks for claims with the same filter, and deal them out in turn. Returns the claims that must be made alone.
+    """Take tasks for claims with the same filter, and deal them out in turn. Returns the claims that must be made
+    alone.
 
     If a task is not plain, one of the claims must: otherwise such tasks could be skipped as long as there are others.
     """
@@ -280,7 +281,9 @@ async def _note_runtimes(tx: Tx, workspace: str, claimers: Collection[Claimer], 
 
 
 def _answer(claimer: Claimer, ready: frozenset[int]) -> ClaimAnswer:
-    """If the group got less than it asked for, its lanes are now empty; if it got nothing, others have the rest locked."""
+    """If the group got less than it asked for, its lanes are now empty; if it got nothing, others have the rest
+    locked.
+    """
     lanes = frozenset(lane.id for lane in claimer.lanes)
     return ClaimAnswer(
         claimer.assignments,

@@ -88,7 +88,8 @@ def at_hand_in(
 
 
 VERDICT_SEC = 3600.0
-"""How long to wait for a verdict if the work itself has no limit: without heartbeats, a lost judge would go unnoticed."""
+"""How long to wait for a verdict if the work itself has no limit: without heartbeats, a lost judge would go
+unnoticed."""
 
 
 def _run_until(settings: Settings, timeout_sec: float | None, counted_from: float) -> float | None:

@@ -13,7 +13,8 @@ START = (-1e308, 0.0, "00000000-0000-0000-0000-000000000000")
 """Before the first place of any lane."""
 
 OVERFETCH = 4
-"""Candidates read per task wanted when several lanes are merged; with fewer, concurrent claims would starve each other."""
+"""Candidates read per task wanted when several lanes are merged; with fewer, concurrent claims would starve each
+other."""
 
 Place = tuple[float, float, str]
 """Rank, ordered_at and id of a task: where it is in its lane."""

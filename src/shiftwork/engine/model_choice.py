@@ -26,7 +26,8 @@ def choose(
 ) -> Choice | None:
     """The model for this agent now, or None if all it could use are in cooldown; an agent that names no models has all.
 
-    A fallback counts as preferred for an agent whose own preferred models are in cooldown, and for all agents if all preferred ones are.
+    A fallback counts as preferred for an agent whose own preferred models are in cooldown, and for all agents if all
+    preferred ones are.
     """
     able = [model for model in preferences if not has or model in has]
     if awake := _first_awake(able, rests):

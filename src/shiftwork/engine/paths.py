@@ -1,4 +1,6 @@
-"""Updates the critical path as a DAG grows: a task that gets dependents becomes more urgent, and so do its dependencies."""
+"""Updates the critical path as a DAG grows: a task that gets dependents becomes more urgent, and so do its
+dependencies.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model.states import FINAL, State
 
 MAX_COUNT = 256
-"""The most edges followed upwards from a new one. The boost is logarithmic: further up, one more edge makes no difference."""
+"""The most edges followed upwards from a new one. The boost is logarithmic: further up, one more edge makes no
+difference."""
 
 
 async def above(work: UnitOfWork, roots: Collection[str]) -> set[str]:

@@ -54,7 +54,8 @@ async def accept_one(work: UnitOfWork, item: CheckedResult) -> bool:
 async def accept(work: UnitOfWork, items: Sequence[CheckedResult]) -> tuple[Sequence[Token], Sequence[Row]]:
     """End the attempts whose tasks are plain.
 
-    Returns the tokens that are done, and the rows of tasks that turned out to have dependents or belong to a larger DAG.
+    Returns the tokens that are done, and the rows of tasks that turned out to have dependents or belong to a larger
+    DAG.
     """
     tx, caller = work.tx, work.caller
     ordered = sorted(items, key=_place)

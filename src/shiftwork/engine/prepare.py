@@ -334,7 +334,7 @@ def _check_context(refs: list[str], settings: Settings, where: str) -> None:
     for place, ref in enumerate(refs):
         check.text(ref, where)
         if artifact_hash(ref) is None and output_of(ref) is None:
-            hint = "Write artifact:sha256-…, the id that putting the artifact returned, or task:ID:output; nothing was changed."
+            hint = "Write artifact:sha256-…, the id of an artifact, or task:ID:output; nothing was changed."
             raise UnknownReference(f"{ref!r} is not a reference", where=f"{where}[{place}]", hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""Opens gates whose time has come, and wakes the claims that wait for them."""
+"""Opens gates whose time is over, and wakes the claims that wait for them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from shiftwork.store.store import Tx
 BATCH = 500
 
 
-async def open_gates(tx: Tx, engine: Engine) -> dict[str, int]:  # noqa: ARG001  # every maintenance job is given both
-    """Cooldowns and windows end with their time. A breaker stays until one task has shown that it may close."""
+async def open_gates(tx: Tx, engine: Engine) -> dict[str, int]:  # noqa: ARG001  # every maintenance job gets both
+    """Open expired cooldowns and windows. A breaker stays open until a test task succeeds."""
     due = await tx.all("due_gates", now=tx.now, count=BATCH)
     if not due:
         return {}

@@ -389,8 +389,7 @@ class StoreUnsuitable(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """The file is not a database, or is damaged. Trying again does not help.
-    """
+    """The file is not a database, or is damaged. Trying again does not help."""
 
     code = "store_damaged"
     hint = "Keep the file as it is and restore a snapshot or a copy into a new one: `shiftwork restore`."

@@ -124,7 +124,9 @@ class Instruction(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True):
-    """Whether to continue; `yield` asks the handler to release the task soon, at a good point, because urgent work waits."""
+    """Whether to continue; `yield` asks the handler to release the task soon, at a good point, because urgent work
+    waits.
+    """
 
     task_id: str
     action: Literal["continue", "cancel", "lost", "yield"]

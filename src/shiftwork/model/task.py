@@ -49,7 +49,8 @@ class Constraints(Fields):
     model_preferences: list[Name] = []
     fallback_models: list[Name] = []
     model_order: ModelOrder | None = None
-    """Which of its models a claim uses: the first listed, or the cheapest by public prices; by default, the setting decides."""
+    """Which of its models a claim uses: the first listed, or the cheapest by public prices; by default, the setting
+    decides."""
 
 
 class Spec(Fields):
@@ -292,8 +293,8 @@ class Result(msgspec.Struct, frozen=True):
 
 
 Failures = Literal["wait", "return"]
-"""What a wait for tasks does when one ends without success: keep waiting until a person brings it to completion, or count
-it as ended and return its outcome."""
+"""What a wait for tasks does when one ends without success: keep waiting until a person brings it to completion, or
+count it as ended and return its outcome."""
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -423,7 +424,8 @@ class Page(msgspec.Struct, frozen=True):
     tasks: list[Task]
     next: str | None
     index_lag: int = 0
-    """Events that the search index has yet to read: a search may miss what they changed. 0 if the index is up to date."""
+    """Events that the search index has yet to read: a search may miss what they changed. 0 if the index is up to
+    date."""
 
 
 class Dag(msgspec.Struct, frozen=True):

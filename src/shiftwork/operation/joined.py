@@ -1,4 +1,4 @@
-"""Namespaces that several features add to: what can be done with tasks, with claims, and with many at once."""
+"""Namespaces to which several features contribute: tasks, claims, and batches."""
 
 from __future__ import annotations
 
