@@ -139,7 +139,8 @@ class Engine:
         self.lanes = LaneRegistry()
         self.known_agents: dict[tuple[str, str], KnownAgent] = {}
         """By workspace and id. A claim that relies on it has the store compare it."""
-        self.plain_claims, self.plain_starts, self.plain_ends = ShortWay(), ShortWay(), ShortWay()
+        self.plain_claims, self.plain_starts = ShortWay(), ShortWay()
+        self.plain_beats, self.plain_ends = ShortWay(), ShortWay()
         self.quotas = QuotaCache()
         self.ids = IdMaker()
         self.random = random.Random(seed)
