@@ -226,7 +226,7 @@ async def _beat_plain(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Be
 
 
 def _beats_say_more(settings: Settings) -> bool:
-    """Some are in the log, or are told to yield."""
+    """Some write to the log, or ask a task to yield."""
     return bool(settings.heartbeat.log_every_sec) or preemption.preempts(settings)
 
 

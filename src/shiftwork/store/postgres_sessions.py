@@ -27,6 +27,12 @@ log = logging.getLogger("shiftwork.store")
 
 NAME = "shiftwork"
 CLOSE_SEC = 2.0
+RESTED_SEC = 10.0
+"""After this long without an answer a connection is asked first: a network may have dropped it silently."""
+
+ANSWER_SEC = 5.0
+"""A query that needs no lock and no disk is answered within this time, or never."""
+
 LOOK_EVERY_SEC = 5.0
 
 WAITING = """
