@@ -102,7 +102,7 @@ class HeartbeatKeeper:
                 self.let_go(key)
             return
         except ShiftworkError as error:
-            log.warning("a heartbeat did not get through: %s", error)
+            log.warning("a heartbeat failed: %s", error)
             return
         for key, answer in zip(keys, answers, strict=True):
             if answer.action in {"cancel", "lost"}:
