@@ -266,7 +266,7 @@ async def _parked(session: McpSession, token: str, found: Wait) -> WaitStatus:
     takes={
         "token": TOKEN,
         "data": "The result as JSON.",
-        "text": "The result in words.",
+        "text": "The result as text.",
         "artifacts": "Ids or addresses of what was made.",
         "decision_report": "What was decided and why, if the task requires it.",
         "usage": USAGE,
