@@ -81,7 +81,7 @@ async def test_each_verb_uses_its_minimum_of_round_trips(
         "claim": 1,
         "claim in vain": 1,
         "start": 1,
-        "heartbeat": 4,
+        "heartbeat": 1,
         "complete": 1,
         "fail": 7,
         "fail and retry": 6,

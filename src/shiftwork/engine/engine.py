@@ -141,7 +141,8 @@ class Engine:
         self.lanes = LaneRegistry()
         self.known_agents: dict[tuple[str, str], KnownAgent] = {}
         """By workspace and id. A claim that relies on an entry makes the store compare it with the row."""
-        self.plain_claims, self.plain_starts, self.plain_ends = FastPath(), FastPath(), FastPath()
+        self.plain_claims, self.plain_starts = FastPath(), FastPath()
+        self.plain_beats, self.plain_ends = FastPath(), FastPath()
         self.quotas = QuotaCache()
         self.ids = IdMaker()
         self.random = random.Random(seed)

@@ -43,6 +43,12 @@ class Beat(NamedTuple):
     progress: str | None = None
     usage: Usage = NO_USAGE
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether it says nothing but that its claim is alive."""
+        used = self.usage
+        return self.progress is None and not (used.cost_usd or used.tokens_in or used.tokens_out)
+
 
 async def start(
     tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token], requests: Mapping[Token, str] | None = None
@@ -167,6 +173,8 @@ async def heartbeat(
     instruct: bool = True,
 ) -> list[HeartbeatReply]:
     """Extend the leases of these tasks, book their usage, and answer whether each may continue."""
+    if (plain := await _beat_plain(tx, engine, caller, beats)) is not None:
+        return plain
     rows = await lock_claims(tx, caller, [beat.token for beat in beats])
     work = UnitOfWork(tx, engine, caller)
     work.requests = dict(requests or {})
@@ -190,6 +198,36 @@ async def heartbeat(
     if instructed and instruct:
         answers = await _instruct(tx, engine, caller, live, answers)
     return answers if slow is None else [replace(answer, slow_down_sec=slow) for answer in answers]
+
+
+async def _beat_plain(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat]) -> list[HeartbeatReply] | None:
+    """Beat in a transaction of one statement, where there is nothing to report and nothing to tell but to continue.
+
+    None where that is not so of all of them: then nothing has happened.
+    """
+    workspace = caller.workspace
+    if engine.store.one_writer or workspace is None or not engine.plain_beats.is_likely(workspace):
+        return None
+    if not all(beat.is_bare for beat in beats):
+        return None
+    resolver = await engine.settings_cache.load(tx, workspace)
+    if resolver.anywhere(_beats_say_more):
+        return None
+    items = sorted({beat.token for beat in beats})
+    covers_all = tx.now if resolver.settings().heartbeat.scope == "runtime" else None
+    words = {"workspace": workspace, "holder": caller.holder, "heartbeat_at": covers_all}
+    beaten = await tx.alone("beat_plain", items=items, count=len(items), now=tx.now, **words)
+    if beaten is not None:
+        engine.plain_beats.record(workspace, is_plain=bool(beaten))
+    if not beaten:
+        return None
+    slow = _slow_down(beaten[0], tx.now)
+    return [HeartbeatReply(ids.show_task(beat.token.id), "continue", slow_down_sec=slow) for beat in beats]
+
+
+def _beats_say_more(settings: Settings) -> bool:
+    """Some are in the log, or are told to yield."""
+    return bool(settings.heartbeat.log_every_sec) or preemption.preempts(settings)
 
 
 async def _instruct(

@@ -42,7 +42,7 @@ from shiftwork.store.postgres_growth import TableGrowth, tell_planner
 from shiftwork.store.postgres_opening import SET_LOCAL, connect, split_url
 from shiftwork.store.postgres_pool import Connections, give_up, roll_back
 from shiftwork.store.postgres_schema import PUBLIC, channels
-from shiftwork.store.postgres_sessions import SilentSessions, Waits, note_loss, session_name, until_lost
+from shiftwork.store.postgres_sessions import LostAnswers, SilentSessions, Waits, note_loss, session_name, until_lost
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
 from shiftwork.store.stalls import StallDetector, passed
 from shiftwork.store.store import Clock, Row, Verb
@@ -55,7 +55,7 @@ log = logging.getLogger("shiftwork.store")
 NOTIFY_EVERY_SEC = 0.005
 """A lane is announced to other processes at most this often: a storm of submits is not a storm of wake-ups."""
 
-IDLE_SEC = 0.05
+IDLE_SEC = 0.02
 """After this long without a notice, the next one is sent in the same statement as its work and arrives half a
 millisecond sooner. Not always: commits with a notice wait for each other, in all processes of a fleet."""
 
@@ -447,12 +447,13 @@ class PostgresStore:
                 await self._measure_clock()
 
     async def _watch_sessions(self) -> None:
-        silence, waits = SilentSessions(), Waits()
+        silence, lost, waits = SilentSessions(), LostAnswers(), Waits()
         while True:
             began = passed()
             await asyncio.sleep(postgres_sessions.LOOK_EVERY_SEC)
             if passed() - began > 1.5 * postgres_sessions.LOOK_EVERY_SEC:
-                silence = SilentSessions()  # this process itself was suspended, so its own sessions look silent
+                # This process itself was suspended, so its own sessions look silent.
+                silence, lost = SilentSessions(), LostAnswers()
             try:
                 await self._connections.return_spare()
                 async with self._aside() as connection:
@@ -460,6 +461,8 @@ class PostgresStore:
                     in_use = self._connections.in_use
                     if in_use and not self._behind_pooler:  # a pooler gives sessions its own process ids
                         await waits.tell(connection, [used.get_server_pid() for used in in_use])
+                        if await lost.end(connection, in_use):
+                            self._doubted_at = passed()
             except (asyncpg.PostgresError, *LOST) as error:
                 log.info("could not check for silent sessions: %s", error)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -46,6 +47,11 @@ cross join unnest(pg_blocking_pids(w.pid)) as holding(pid) join pg_stat_activity
 where l.waitstart < clock_timestamp() - make_interval(secs => $2)"""
 """Our sessions that have waited this long for a lock, and the sessions that hold it."""
 
+UNHEARD = """
+select ours.pid, a.state_change from unnest($1::int[]) as ours(pid) left join pg_stat_activity a on a.pid = ours.pid
+where a.pid is null or a.wait_event = 'ClientRead'"""
+"""Sessions of ours that the server has ended, or that wait until we say more."""
+
 END = "select count(*) from unnest($1::int[]) as silent(pid) where pg_terminate_backend(pid)"
 
 
@@ -61,17 +67,17 @@ def session_name(dsn: str, schema: str = PUBLIC) -> dict[str, str]:
 class Session(asyncpg.Connection):
     """A connection that records its last answer, and that closes quickly even if the server does not answer."""
 
-    __slots__ = ("_answered_at",)
+    __slots__ = ("answered_at",)
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._answered_at = passed()
+        self.answered_at = passed()
 
     def record_answer(self) -> None:
-        self._answered_at = passed()
+        self.answered_at = passed()
 
     def has_answered_since(self, moment: float) -> bool:
-        return self._answered_at >= moment
+        return self.answered_at >= moment
 
     def begin_with_next(self, begin: str) -> None:
         """Begin a transaction together with the next statement, which saves a round trip.
@@ -102,6 +108,34 @@ class SilentSessions:
             if silent:
                 ended = await connection.fetchval(END, silent)
                 log.warning("ended %d sessions whose process stopped in the middle of a transaction: %s", ended, silent)
+
+
+class LostAnswers:
+    """Finds calls that wait for their server while it waits for them: a network has dropped what one of them said.
+
+    A call says the next thing as soon as it has the answer to the last. So if both stand at two looks where they stood,
+    nothing will come, and the call would end only at its time limit.
+    """
+
+    def __init__(self) -> None:
+        self._waited: set[tuple[Any, ...]] = set()
+
+    async def end(self, connection: Any, in_use: Sequence[Any]) -> bool:
+        """End the sessions of such calls and close their connections, so that the calls begin anew; if any were."""
+        ours = {used.get_server_pid(): used for used in in_use}
+        async with connection.transaction():
+            rows = await connection.fetch(UNHEARD, list(ours))
+            waiting = {(row["pid"], row["state_change"], ours[row["pid"]].answered_at) for row in rows}
+            lost = sorted(pid for pid, *_ in waiting & self._waited)
+            self._waited = waiting
+            if lost:
+                await connection.fetchval(END, lost)
+        for pid in lost:
+            with suppress(asyncpg.InterfaceError):  # its call has ended meanwhile
+                ours[pid].terminate()
+        if lost:
+            log.warning("%d calls and the server waited for each other; their connections were closed", len(lost))
+        return bool(lost)
 
 
 class Waits:

@@ -126,6 +126,38 @@ with started as (
 )
 select started.id from started
 
+-- name: beat_plain (postgres)
+-- Heartbeats with nothing to report, as a transaction of its own: all of these claims or none. Tasks, agents and runtimes are
+-- locked in this order, each by id: every part needs all rows of the one before. While an instruction waits in the workspace,
+-- nothing happens. The one row says for how long to go slow.
+-- rows items: id uuid, fence bigint
+with held as materialized (
+  select tasks.id, tasks.agent_id, tasks.runtime_id from {items} join tasks on tasks.id = items.id
+  where tasks.fence = items.fence and tasks.status || '' in ('claimed', 'running') and tasks.workspace = :workspace
+    and (cast(:holder as text) is null or tasks.holder = :holder)
+  order by tasks.id for update of tasks
+), plain as materialized (
+  select count(*) as size from held having count(*) = :count
+    and not exists (select 1 from instructions i where i.workspace = :workspace and i.open)
+), agents_held as materialized (
+  select a.id from agents a where a.workspace = :workspace and a.id in (select held.agent_id from held) and exists (select 1 from plain)
+  order by a.id for update
+), beaten as (
+  update tasks set heartbeat_at = :now from held where tasks.id = held.id and exists (select 1 from plain)
+), noted as (
+  update agents set last_heartbeat = :now, status = case when status = 'failed' then 'active' else status end
+  from agents_held where agents.workspace = :workspace and agents.id = agents_held.id
+), seen as (
+  insert into runtimes (workspace, id, status, heartbeat_at, seen_at, registered_at)
+  select cast(:workspace as text), r.id, 'active', cast(:heartbeat_at as double precision), cast(:now as double precision), :now
+  from (select distinct held.runtime_id as id from held) r
+  where exists (select 1 from plain) and (select count(*) from agents_held) >= 0 order by r.id
+  on conflict (workspace, id) do update set status = 'active', seen_at = excluded.seen_at,
+    heartbeat_at = coalesce(excluded.heartbeat_at, runtimes.heartbeat_at)
+)
+select plain.size, (select max(g.until) from gates g where g.workspace = :workspace and g.kind = 'slowdown' and g.until > :now) as slow_until
+from plain
+
 -- name: claim_plain (postgres)
 -- A claim in one statement, as a transaction of its own. It takes tasks only where all of this holds: the agent is as the
 -- caller knows it, and no one changed it while this waited for its lock (`lock_claimer` says why); the caller knows every lane
