@@ -101,7 +101,7 @@ class ClaimAnswer(NamedTuple):
     unfinished: bool = False
     """There are more ready tasks than one claim scans; the agent's next claim continues after them."""
     look_again_sec: float | None = None
-    """Seconds until the first task reserved for other agents becomes available to this one."""
+    """Seconds until the first task kept for other agents becomes available to this one."""
     plenty: bool = False
     """Several joined claims all got what they asked for: there is likely more work."""
 

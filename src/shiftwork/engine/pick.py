@@ -73,7 +73,7 @@ class Picker:
 
     @property
     def sooner_at(self) -> float | None:
-        """When the first task reserved for other agents becomes available to this one."""
+        """When the first task kept for other agents becomes available to this one."""
         return self._preferences.soonest
 
     async def pick(self, lanes: list[Lane], count: int) -> list[Row]:

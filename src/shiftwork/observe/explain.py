@@ -287,11 +287,11 @@ async def _serial(tx: Tx, row: TaskRow) -> Blocker:
 
 
 MAX_ASKED = 50
-"""The most agents checked for whether a task is reserved for a better one."""
+"""The most agents checked for whether a task is kept for a better one."""
 
 
 async def _kept(tx: Tx, engine: Engine, case: _Case, willing: Sequence[Row], closed: Sequence[Row]) -> list[Blocker]:
-    """The hold if it is reserved for other agents, and until when."""
+    """The hold if it is kept for other agents, and until when."""
     if case.row.hold:
         return []
     known = await choice.load(tx, case.row.workspace)
@@ -302,7 +302,7 @@ async def _kept(tx: Tx, engine: Engine, case: _Case, willing: Sequence[Row], clo
         if not preferences.concern(case.raw, case.lane):
             continue
         if (wait := await preferences.wait(case.raw, case.lane, case.body)) is not None:
-            what = f"it is reserved for {', '.join(wait.agents[:5])} for some seconds, since {wait.why}"
+            what = f"it is kept for {', '.join(wait.agents[:5])} for some seconds, since {wait.why}"
             return [Blocker("preference", what, "one of them takes it, or the time passes", wait.until)]
     return []
 

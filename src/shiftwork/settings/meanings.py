@@ -66,7 +66,7 @@ MEANING: dict[str, str] = {
     "timeout_sec": "How long one execution may last; null means no limit.",
     "timeout_grace": "The factor by which the execution limit is stretched before it is enforced.",
     "timeout_from": "Whether the execution limit runs from the start or from the claim.",
-    "max_concurrent_tasks": "How many tasks an agent may hold at once if it does not set that itself; null means no limit.",
+    "max_concurrent_tasks": "How many tasks an agent may hold at once unless it sets that itself; null is no limit.",
     "require_registration": "Whether an agent must register before it may claim.",
     "recover": "What happens to the tasks that a restarted agent or runtime held if it does not say so itself.",
     "on_dependency_failed": "What happens to a task when a dependency is dead-lettered or stays failed; with "
