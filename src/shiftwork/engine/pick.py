@@ -36,7 +36,7 @@ class ClaimRequest(NamedTuple):
     capabilities: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     fifo: bool = False
-    """The oldest first, whatever its priority."""
+    """Oldest first, whatever the priority."""
     ahead: int = 0
     """How many tasks it may hold beyond its slots: they start within moments."""
     messages: tuple[tuple[str, str], ...] = ()

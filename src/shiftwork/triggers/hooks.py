@@ -1,4 +1,4 @@
-"""Deliveries to a hook: believed by their signature, fired for once, and reported when they are refused."""
+"""Deliveries to a hook: verified by signature, fired once, and reported if refused."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ class KnownHook(NamedTuple):
 
 
 def is_news(engine: Engine, trigger_id: str) -> bool:
-    """Whether a refusal is notified of: one in a while for each hook and process, which costs a transaction and a
-    line.
-    """
+    """Whether to report a refusal: rarely per hook and process, because it costs a transaction and a log line."""
     engine.counters["hook_refused"] += 1
     now = engine.store.now()
     if now - engine.refusals.get(trigger_id, -math.inf) < ALERT_EVERY_SEC:
@@ -62,7 +60,7 @@ def is_news(engine: Engine, trigger_id: str) -> bool:
 
 
 def refusal(name: str) -> HookRefused:
-    """The same for every reason: who forges one learns nothing, not even whether there is such a hook."""
+    """The same error for every reason: a forger learns nothing, not even whether the hook exists."""
     return HookRefused(f"the delivery to the hook {name!r} is not accepted", where="signature")
 
 
