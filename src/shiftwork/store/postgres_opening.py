@@ -28,11 +28,16 @@ SESSION = {
     "max_parallel_workers_per_gather": "0",
     "plan_cache_mode": "force_generic_plan",
     "idle_in_transaction_session_timeout": "10s",
+    "lock_timeout": "5s",
 }
 """Our statements reach few rows by index. Without statistics, right after a bulk load, the planner would rather read
 the whole table for a batch of 500; and it would plan each batch anew, since it sees how long it is (0.3 ms a claim). A
 plan that knows no values takes a task for one in 200: with a million tasks it would start processes to read three rows
-(10 ms). A process that is stopped in the middle must not hold its locks forever: the whole fleet may wait for them."""
+(10 ms).
+
+A process that is stopped in the middle must not hold its locks forever: the whole fleet may wait for them. Nor may its
+sessions get more of them, one after the other: a call that has waited this long for a lock gives back those that it
+has, and begins anew."""
 
 SET_LOCAL = "".join(f"; set local {name} = '{value}'" for name, value in SESSION.items())
 """The same for one transaction: a pooler hands the connection on. It costs 0.15 ms each time, so only there."""
