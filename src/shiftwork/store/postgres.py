@@ -187,6 +187,8 @@ class PostgresStore:
                 if deadlocks >= DEADLOCK_TRIES:
                     raise StoreLocked(f"PostgreSQL: {says(error)}", hint="Try again.") from error
                 await asyncio.sleep(random.uniform(0, 0.01 * 2**deadlocks))
+            except asyncpg.LockNotAvailableError:
+                pass  # it has given back the locks that it had, and waits again
             except PAUSED as error:
                 gone_since = gone_since or time.monotonic()
                 if self._closed or time.monotonic() - gone_since > RECONNECT_SEC:
@@ -427,10 +429,10 @@ class PostgresStore:
                 await self._connections.return_spare()
                 async with self._notices.side_connection() as connection:
                     await silence.end(connection)
-                    in_use = self._connections.in_use
+                    in_use = {used.get_server_pid(): used for used in self._connections.in_use}
                     if in_use and not self._behind_pooler:  # a pooler gives sessions its own process ids
-                        await waits.tell(connection, [used.get_server_pid() for used in in_use])
                         if await lost.end(connection, in_use):
                             self._doubted_at = passed()
+                        await waits.tell(connection, list(in_use))
             except (asyncpg.PostgresError, *LOST) as error:
                 log.info("could not check for silent sessions: %s", error)
