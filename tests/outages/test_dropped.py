@@ -94,6 +94,33 @@ async def test_call_cut_off_in_the_middle_ends_at_its_time_limit(
         assert (await queue.submit(type="code")).status == "ready"
 
 
+async def test_call_cut_off_in_the_middle_is_begun_anew_before_its_time_limit(
+    far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server waits for it, and it for the server: what one of them said was dropped."""
+    monkeypatch.setattr(store, "RESTED_SEC", 60)  # it is not asked first
+    monkeypatch.setattr(postgres_sessions, "LOOK_EVERY_SEC", 0.5)
+    queue, relay = far
+    made = await queue.submit_many([{"type": "code", "dependencies": ["none"]}] * 2)
+    with given(queue.engine.store, 600):
+        for task in made:
+            relay.drop()
+            assert (await asyncio.wait_for(queue.cancel(task.id), 30)).status == "cancelled"
+
+
+async def test_call_cut_off_in_its_only_statement_says_before_its_time_limit_that_its_outcome_is_unknown(
+    far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RESTED_SEC", 60)
+    monkeypatch.setattr(postgres_sessions, "LOOK_EVERY_SEC", 0.5)
+    queue, relay = far
+    await queue.submit(type="code")  # with settings that are known, the next is one statement
+    relay.drop()
+    with given(queue.engine.store, 600), pytest.raises(StoreUnavailable, match="during the commit"):
+        await asyncio.wait_for(queue.submit(type="code"), 30)
+    assert (await queue.submit(type="code")).status == "ready"
+
+
 async def test_dropped_connections_leave_no_pending_tasks(
     far: tuple[Queue, Relay], closings: list[asyncio.Task[Any]], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -44,8 +44,8 @@ class Deadlocked:
 
     async def __call__(self, tx: Tx) -> None:
         self.tries += 1
-        await tx.run("add_duty", name="mine", due_at=1.0)
-        await tx.one("duty_row", name="mine")
+        await tx.run("add_job", name="mine", due_at=1.0)
+        await tx.one("job_row", name="mine")
         if self.tries == 1:
             raise asyncpg.DeadlockDetectedError("deadlock")
 
@@ -215,13 +215,13 @@ async def test_call_cancelled_during_its_commit_leaves_no_transaction(
     async with relay_to(postgres_url) as (relay, url), await Queue.open(url, pool_size=1) as queue:
         monkeypatch.setattr(Session, "execute", noted)
         relay.delay_sec = 0.1
-        call = asyncio.ensure_future(queue.engine.store.run(lambda tx: tx.all("list_duties")))
+        call = asyncio.ensure_future(queue.engine.store.run(lambda tx: tx.all("list_jobs")))
         await committing.wait()
         call.cancel()
         await asyncio.sleep(0)
         call.cancel()  # as a loop that ends its tasks once more does
         await asyncio.gather(call, return_exceptions=True)
-        assert await queue.engine.store.read(lambda tx: tx.all("list_duties")) == []
+        assert await queue.engine.store.read(lambda tx: tx.all("list_jobs")) == []
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), asyncpg.InterfaceError(""), OSError()])

@@ -34,7 +34,7 @@ CLOCK_OFF_SEC = 1.0
 CLOCK_BACK_SEC = 2.0
 CLOCK_STEP_SHOWN_SEC = 86_400.0
 OLD_TRANSACTION_SEC = 60
-DUTIES_LATE_SEC = 60.0
+JOBS_LATE_SEC = 60.0
 BRIDGE_SILENT_SEC = 60.0
 INSTALL_REDIS = "pip install 'shiftwork[redis]'"
 START_REDIS = "Start it, or correct SHIFTWORK_REDIS_URL; work resumes when it is back."
@@ -284,7 +284,7 @@ async def _maintenance(queue: AnyQueue) -> list[Finding]:
     waiting = sum(counts.get(state, 0) for state in [*CLAIMED_STATES, State.RETRYING])
     jobs = await queue.control.maintenance()
     last = max((job.last_run_at or 0.0 for job in jobs), default=0.0)
-    if not waiting or queue.now() - last < DUTIES_LATE_SEC:
+    if not waiting or queue.now() - last < JOBS_LATE_SEC:
         ran = f"last ran {printing.when(last)}" if last else "have nothing to do yet"
         return _late(jobs, last, queue.now()) + _resting(jobs) or [Finding("ok", "maintenance", ran)]
     ran = printing.when(last) if last else "never"
@@ -296,7 +296,7 @@ async def _maintenance(queue: AnyQueue) -> list[Finding]:
 def _late(jobs: list[MaintenanceJob], last: float, now: float) -> list[Finding]:
     """Jobs that are late although others run."""
     late = [f"{job.name} ({job.late_sec:.0f} s)" for job in jobs if job.late_sec]
-    if not late or now - last >= DUTIES_LATE_SEC:
+    if not late or now - last >= JOBS_LATE_SEC:
         return []
     what = f"maintenance has run lately, but these jobs are late: {', '.join(late)}"
     return [Finding("warning", "maintenance", what, "See the log of the servers and workers.")]

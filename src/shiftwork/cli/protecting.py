@@ -229,7 +229,7 @@ async def show(shell: Shell, queue: AnyQueue) -> Answer:
 @quotas.command("set")
 @click.argument("tenant", metavar="WORKSPACE")
 @click.option("--max-tasks", type=COUNT, help="Tasks that are stored, whatever their status.")
-@click.option("--max-bytes", type=COUNT, help="Of what was submitted, and of artifacts.")
+@click.option("--max-bytes", type=COUNT, help="Bytes of submissions and artifacts.")
 @click.option("--submits-per-minute", type=COUNT, help="Tasks, not calls; bursts up to a minute's worth are allowed.")
 @with_queue(create=True)
 async def set_(shell: Shell, queue: AnyQueue, *, tenant: str, **terms: int | None) -> Answer:

@@ -40,7 +40,7 @@ def _as_agent(shell: Shell, queue: AnyQueue) -> AnyQueue:
     return queue if shell.actor else queue.as_caller("system")
 
 
-def _told_by_lock(run: Callable[..., Answer]) -> Callable[..., Answer]:
+def _fail_when_locked(run: Callable[..., Answer]) -> Callable[..., Answer]:
     """A claim that cannot get the file's lock ends with 1, as the shell scripts of old did."""
 
     @functools.wraps(run)
@@ -63,7 +63,7 @@ def _told_by_lock(run: Callable[..., Answer]) -> Callable[..., Answer]:
 @click.option("--start", is_flag=True, help="Start the task immediately.")
 @click.option("--fifo", is_flag=True, help="The oldest first, whatever its priority.")
 @click.option("--print-token", is_flag=True, help="Print claim tokens instead of ids.")
-@_told_by_lock
+@_fail_when_locked
 @with_queue()
 async def claim(
     shell: Shell, queue: AnyQueue, *, agent: str | None, types: tuple[str, ...], print_token: bool, **options: Any
@@ -224,7 +224,7 @@ async def message(
 @usage_options
 @under_claim
 async def complete(shell: Shell, queue: AnyQueue, token: str, **report: Any) -> Answer:
-    """Hand in a result. It is accepted once, however often it is sent."""
+    """Submit a result. It is accepted once, however often it is sent."""
     changing.show_outcome(shell, await queue.complete(token, **report))
     return None
 

@@ -210,7 +210,7 @@ async def backpressure(tx: Tx, engine: Engine, caller: Caller, workspace: str) -
 
 @reading(Control.maintenance)
 async def maintenance(tx: Tx, engine: Engine, caller: Caller, workspace: str) -> list[MaintenanceJob]:
-    rows = await tx.all("list_duties")
+    rows = await tx.all("list_jobs")
     rest = maintenance_health.resting(rows, tx.now)
     return [_job(row, rest, tx.now) for row in maintenance_health.jobs_of(rows)]
 

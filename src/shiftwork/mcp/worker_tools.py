@@ -270,7 +270,7 @@ async def _parked(session: McpSession, token: str, found: Wait) -> WaitStatus:
         "artifacts": "Ids or addresses of what was made.",
         "decision_report": "What was decided and why, if the task requires it.",
         "usage": USAGE,
-        "verdict": "Whether it passed its tests, where the task asks for `test-pass`.",
+        "verdict": "Whether the output passed its tests, if the task asks for `test-pass`.",
     },
 )
 async def complete(call: ToolCall) -> EndedTask:

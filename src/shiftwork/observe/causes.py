@@ -210,7 +210,7 @@ def _spent(kind: str, now: float) -> Blocker:
 
 
 _NO_MONEY = "the budgets of their DAGs or trees have too little left"
-_RAISE = "raise a ceiling, or what runs releases what it does not use"
+_RAISE = "raise a ceiling, or running attempts release unused grants"
 
 _HELD: dict[tuple[str, str | None], Blocker] = {
     (State.READY, BUDGET): Blocker(BUDGET, _NO_MONEY, _RAISE),

@@ -124,7 +124,7 @@ async def _care(tx: Tx, workspace: str) -> list[Sample]:
     """What someone should look at, and whether the queue is looked after."""
     alerts = {row["severity"]: row["total"] for row in await tx.all("open_alert_counts", workspace=workspace)}
     shut = Counter(row["kind"] for row in await tx.all("read_gates", workspace=workspace) if gates.is_shut(row, tx.now))
-    ages = {row["name"]: row["last_run_at"] for row in maintenance_health.jobs_of(await tx.all("list_duties"))}
+    ages = {row["name"]: row["last_run_at"] for row in maintenance_health.jobs_of(await tx.all("list_jobs"))}
     return [
         *_labelled("shiftwork_alerts_open", {severity: alerts.get(severity, 0) for severity in _SEVERITIES}),
         *_labelled("shiftwork_gates_closed", {kind: shut[kind] for kind in gates.NAMES}),

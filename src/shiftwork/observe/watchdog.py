@@ -152,7 +152,7 @@ async def _old_transactions(watched: Watched) -> list[Finding]:
 
 async def _late_jobs(watched: Watched) -> list[Finding]:
     """Jobs that fail or take too long; not this one, which runs."""
-    rows = maintenance_health.jobs_of(await watched.work.tx.all("list_duties"))
+    rows = maintenance_health.jobs_of(await watched.work.tx.all("list_jobs"))
     late = {row["name"]: maintenance_health.late_sec(row, watched.work.now) for row in rows if row["name"] != "alerts"}
     return [Finding(name, "maintenance_late", {"seconds": round(sec)}) for name, sec in sorted(late.items()) if sec]
 

@@ -61,7 +61,7 @@ class Cursor(NamedTuple):
         """The last row that was sent whole."""
         return self.row if self.names == _ALL else max(0, self.row - 1)
 
-    def told_of(self, row: int) -> int:
+    def delivered_to(self, row: int) -> int:
         """How many names of the row after `after` have been sent."""
         return self.names if row == self.row else 0
 
@@ -174,7 +174,7 @@ class Subscription:
             if wanted.fits(entry.event):
                 named_events = entry.named_events(self.view)
                 if wanted.names or entry.event.seq == self.cursor.row:
-                    before = self.cursor.told_of(entry.event.seq)
+                    before = self.cursor.delivered_to(entry.event.seq)
                     named_events = [
                         t for t in named_events if t.number > before and (not wanted.names or t.name in wanted.names)
                     ]

@@ -20,7 +20,7 @@ MEANING: dict[str, str] = {
     "fair_share.shares": "Into how many shares the keys fall; keys that meet in one share it.",
     "affinity_sec": "By how many seconds a task counts as younger for an agent, among tasks of equal rank, while "
     "another agent waits for work whose last task was of its type; 0 is off.",
-    "max_attempts": "How many attempts may fail before a task is no longer retried. Releases and waits for a provider "
+    "max_attempts": "How many attempts may fail before a task is no longer retried; releases and waits for a provider "
     "do not count.",
     "retry.mode": "Whether a retry is the same task again or a new task linked to the failed one.",
     "retry.strategy": "How the delay between attempts is found.",

@@ -56,7 +56,7 @@ class EventMatch(NamedTuple):
     occasion: FiringCause
 
 
-async def elect(tx: Tx, engine: Engine) -> Counts:  # noqa: ARG001  # every maintenance job is given both
+async def elect(tx: Tx, engine: Engine) -> Counts:  # noqa: ARG001  # every maintenance job gets both
     """Nothing to do inside the turn itself."""
     return {}
 

@@ -18,7 +18,7 @@ from shiftwork import logs, tracing
 from shiftwork.model.errors import InputError, ShiftworkError
 from shiftwork.worker import child, summing
 from shiftwork.worker.delivery import Summary
-from shiftwork.worker.outliving import run_on
+from shiftwork.worker.keep_running import run_through_exits
 from shiftwork.worker.processes import IDLE, OFFLINE, STOPPED, Fleet
 from shiftwork.worker.worker import Worker
 
@@ -120,7 +120,7 @@ def run(
     tracing.set_up("shiftwork-worker")
     run_worker = worker.run(url, until_idle=until_idle, max_tasks=max_tasks, runtime_id=runtime_id)
     with fast_runner(WORKER_GARBAGE) as runner:
-        return run_on(runner, _run_one(run_worker, say, report))
+        return run_through_exits(runner, _run_one(run_worker, say, report))
 
 
 GARBAGE = 2_000

@@ -257,7 +257,7 @@ class Context(Durable, Content):
             self._log_sender.add(self.token, line)
 
     async def pin_session(self, session_id: str | None = None, work_dir: str | None = None) -> None:
-        """Keep the agent's own conversation with the task, so that a retry can resume it."""
+        """Pin the agent's session to the task, so that a retry can resume it."""
         await self._queue.claims.pin_session(self.token, session_id, work_dir)
         self._work_dir = work_dir or self._work_dir
         self.session_id = session_id or self.session_id

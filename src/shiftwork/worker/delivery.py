@@ -38,7 +38,7 @@ RETRY_SEC = (0.2, 5.0)
 KEEP_AFTER_SEC = 1.0
 """A result that is not answered for this long is written down, whatever the store says later."""
 
-LOOK_FOR_THE_DEAD_SEC = 1.0
+DEAD_WORKERS_EVERY_SEC = 1.0
 """How often a worker looks for results of processes that are gone."""
 
 TURN_SEC = 5.0
@@ -48,7 +48,7 @@ ASKED_SEC = 2.0
 """How long each report to an unreachable server is retried before it is kept for later."""
 
 MAX_ERROR_LENGTH = 60_000
-SHUT_OUT = (StoreError, OperationTimeout, Unauthorized, Forbidden)
+LOST_ACCESS = (StoreError, OperationTimeout, Unauthorized, Forbidden)
 """The queue is away, or lets us in no more: anyone who starts next, perhaps with another token, hands the result in."""
 
 
@@ -105,15 +105,15 @@ class ResultDelivery:
         self._stopping = stopping
         self._not_ours: set[str] = set()
 
-    async def left(self, *, of_the_dead: bool = False) -> list[StoredResult]:
+    async def left(self, *, of_dead_workers: bool = False) -> list[StoredResult]:
         """Hand in what earlier runs could not; what cannot be submitted now either is returned.
 
         Of the dead: only what was kept by processes that are known to be gone. The living submit theirs themselves.
         """
-        async with self._locked(0 if of_the_dead else TURN_SEC) as ours:
-            if of_the_dead and not ours:
+        async with self._locked(0 if of_dead_workers else TURN_SEC) as ours:
+            if of_dead_workers and not ours:
                 return []  # others see to it
-            kept = list(self._outbox.of_the_dead() if of_the_dead else self._outbox.left())
+            kept = list(self._outbox.of_dead_workers() if of_dead_workers else self._outbox.left())
             return [each for each in kept if not await self._submit_left(each)]
 
     @asynccontextmanager
@@ -147,14 +147,14 @@ class ResultDelivery:
         self._outbox.drop(kept.token)
         return True
 
-    async def for_the_dead(self) -> None:
+    async def submit_for_dead_workers(self) -> None:
         """Hand in, forever, what processes of this machine leave behind when they die."""
         while True:
             try:
-                await self.left(of_the_dead=True)
+                await self.left(of_dead_workers=True)
             except Exception:  # heartbeats run in parallel and must continue
                 log.exception("what dead processes left in the outbox waits")
-            await asyncio.sleep(LOOK_FOR_THE_DEAD_SEC)
+            await asyncio.sleep(DEAD_WORKERS_EVERY_SEC)
 
     async def deliver(self, kept: StoredResult) -> str | None:
         """Hand a result in; while the queue is away it is kept on disk and tried again. What became of the task."""
@@ -174,7 +174,7 @@ class ResultDelivery:
                 outcome = await self._submit_result(kept)
             except InputError as error:
                 kept = _refused(kept, error)
-            except SHUT_OUT as error:
+            except LOST_ACCESS as error:
                 await asyncio.to_thread(self.keep, kept, error)
                 if self._stopping.is_set():
                     return False, None  # the next start delivers it

@@ -54,7 +54,7 @@ class HeartbeatTarget(Protocol):
     def slow_down(self, seconds: float) -> None:
         """For how long handlers should go slow, since someone met a rate limit; 0 when that is over."""
 
-    def shut_out(self, error: ShiftworkError) -> None:
+    def lose_access(self, error: ShiftworkError) -> None:
         """We are let in no more, and should not be by asking again."""
 
 
@@ -87,7 +87,7 @@ class Heartbeater:
         except ShiftworkError as error:
             log.warning("a heartbeat did not get through: %s", error)
             if isinstance(error, Unauthorized | Forbidden) and not isinstance(error, NotYourClaim):
-                self._held.shut_out(error)
+                self._held.lose_access(error)
             if self._lease_sec is not None and time.monotonic() - self._extended_at > self._lease_sec:
                 for token in tokens:
                     self._held.stop_work(token, "cut_off", "the queue could not be reached before the lease ran out")
@@ -192,7 +192,7 @@ class HeartbeatThread:
         stopping = asyncio.create_task(stop.wait())
         tasks = {asyncio.create_task(pulse.beat_forever()), asyncio.create_task(self._watch_main_loop())}
         successor = ResultDelivery(queue.as_caller(f"agent:{self._held.agent_id}"), self._outbox, Summary(), stop)
-        tasks |= {asyncio.create_task(each) for each in (successor.for_the_dead(), *upkeep(queue))}
+        tasks |= {asyncio.create_task(each) for each in (successor.submit_for_dead_workers(), *upkeep(queue))}
         done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         for task in (stopping, *tasks):
             task.cancel()

@@ -143,7 +143,7 @@ class Outbox:
                 self._written.add(kept.token)
                 yield kept
 
-    def of_the_dead(self) -> Iterator[StoredResult]:
+    def of_dead_workers(self) -> Iterator[StoredResult]:
         """The same of processes of this machine that are gone. A file is read once, however long its writer lives."""
         files = self._files()
         self._writers = {file: self._writers[file] for file in files if file in self._writers}

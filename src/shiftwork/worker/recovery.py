@@ -70,13 +70,13 @@ class Recovery:
         """What an earlier process held under the id that we were given."""
         self._record(await self._queue.runtimes.recover(self._runtime_id))
 
-    async def of_the_dead(self) -> None:
+    async def of_dead_workers(self) -> None:
         """What processes of this machine held that are gone, whatever they were called."""
         if (opened := opened_here(self._queue)) is not None:
             from shiftwork.agents import presence  # noqa: PLC0415  # a worker of a server loads no engine
 
             self._record(await presence.reclaim_gone_now(opened.engine, opened.workspace))
-        for runtime_id, entry in self._roster.of_the_dead() if self._roster is not None else ():
+        for runtime_id, entry in self._roster.of_dead_workers() if self._roster is not None else ():
             try:
                 self._record(await self._queue.runtimes.recover(runtime_id))
             except ShiftworkError as error:

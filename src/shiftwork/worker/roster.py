@@ -79,7 +79,7 @@ class Roster:
         entry.write(Note(runtime_id, socket.gethostname(), processes.this_process()))
         return entry
 
-    def of_the_dead(self) -> Iterator[tuple[str, RosterEntry]]:
+    def of_dead_workers(self) -> Iterator[tuple[str, RosterEntry]]:
         """Runtimes whose process is known to be gone; the caller closes each note."""
         with suppress(OSError):
             for path in sorted(self._folder.glob("*.json")):

@@ -138,7 +138,7 @@ class Runner:
         store, slots = url or self._queue.url, self._concurrency
         log_start(store, self._queue.workspace, self.agent_id, self._worker.handlers, slots)
         drifted = await typed_handlers.declare(self._queue, self.agent_id, self._worker.tasks.values())
-        await self._take_up_what_was_left(url)
+        await self._submit_startup_results(url)
         async with AsyncExitStack() as stack:
             if drifted:
                 again = typed_handlers.declare_again(self._queue, self.agent_id, self._worker.tasks.values())
@@ -188,7 +188,7 @@ class Runner:
             return self._worker.budget_usd if before is None else before.budget_remaining_usd
         return max(0.0, self._worker.budget_usd - before.spent_usd - before.granted_usd)
 
-    async def _take_up_what_was_left(self, url: str | None) -> None:
+    async def _submit_startup_results(self, url: str | None) -> None:
         """Results first: once the claims of an earlier run are taken back, they are refused."""
         left = await self._delivery.left()
         for kept in left:
@@ -196,7 +196,7 @@ class Runner:
         if self._is_named:
             await self._recovery.of_this_runtime()
         if not left and (url is not None or isinstance(self._queue, Client)):
-            await self._recovery.of_the_dead()
+            await self._recovery.of_dead_workers()
 
     async def _start_pulse(self, stack: AsyncExitStack, url: str | None, *, until_idle: bool) -> None:
         settings = await self._settings()
@@ -214,7 +214,7 @@ class Runner:
             return
         own = [make(self._queue).beat_forever()]
         if not until_idle:
-            own += [self._delivery.for_the_dead(), *upkeep(self._queue)]
+            own += [self._delivery.submit_for_dead_workers(), *upkeep(self._queue)]
         for coroutine in own:
             stack.callback(asyncio.create_task(coroutine).cancel)
 
@@ -261,13 +261,13 @@ class Runner:
     def slow_down(self, seconds: float) -> None:
         self._slow_until = time.monotonic() + seconds
 
-    def shut_out(self, error: ShiftworkError) -> None:
-        self._loop.call_soon_threadsafe(self._shut_out, error)
+    def lose_access(self, error: ShiftworkError) -> None:
+        self._loop.call_soon_threadsafe(self._lose_access, error)
 
     def _slow_for(self) -> float:
         return max(0.0, self._slow_until - time.monotonic())
 
-    def _shut_out(self, error: ShiftworkError) -> None:
+    def _lose_access(self, error: ShiftworkError) -> None:
         """What runs may finish: its results are kept for anyone who starts next."""
         self._no_entry = error
         self.stop()
@@ -382,7 +382,7 @@ class Runner:
         except StoreClosed:
             self.stop()
         except (Unauthorized, Forbidden, StoreDamaged) as error:
-            self._shut_out(error)
+            self._lose_access(error)
         except AgentUnavailable as error:
             await self._wait_while_unwanted(error, patient=wait > 0)
         except ShiftworkError as error:

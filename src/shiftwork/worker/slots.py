@@ -12,7 +12,7 @@ import msgspec
 
 from shiftwork.engine.assignment import Assignment
 from shiftwork.model.outcome import Token
-from shiftwork.operation.stepping import Rest
+from shiftwork.operation.stepping import Unfinished
 from shiftwork.worker.ahead import LATE_SEC, ClaimAhead
 from shiftwork.worker.context import Context
 from shiftwork.worker.heartbeat import Ending
@@ -141,7 +141,7 @@ class Slots:
                     work.task = us
                     ours = self._is_filling = False  # others are run by another asyncio task
                     self._fill()
-                    result = await Rest(running, awaited, variables.run)
+                    result = await Unfinished(running, awaited, variables.run)
                 now = time()
                 self._ahead.ended(now - work.began)
                 self._free(work)

@@ -13,30 +13,30 @@ log = logging.getLogger("shiftwork.worker")
 T = TypeVar("T")
 
 
-def run_on(runner: asyncio.Runner, main: Coroutine[Any, Any, T]) -> T:
+def run_through_exits(runner: asyncio.Runner, main: Coroutine[Any, Any, T]) -> T:
     """`runner.run`, which continues where a handler's task has broken out of it.
 
     asyncio keeps these two with the task that raised them, for anyone who awaits it, and throws them out of the loop as
     well. All else in the loop is as it was: run again, it hands them to the handler alone.
     """
-    life: list[asyncio.Task[T]] = []
+    main_task: list[asyncio.Task[T]] = []
 
-    async def noted() -> T:
-        life.append(asyncio.current_task())  # type: ignore[arg-type]  # there is one, and it returns what we do
+    async def tracked() -> T:
+        main_task.append(asyncio.current_task())  # type: ignore[arg-type]  # there is one, and it returns what we do
         return await main
 
-    run: Callable[[], T] = functools.partial(runner.run, noted())
+    run: Callable[[], T] = functools.partial(runner.run, tracked())
     while True:
         try:
             return run()
         except (SystemExit, KeyboardInterrupt) as error:
-            if not life or _is_over(life[0]):
+            if not main_task or _is_over(main_task[0]):
                 raise
             log.warning("a task that a handler has started raised %s; the worker continues", type(error).__name__)
-            run = functools.partial(runner.get_loop().run_until_complete, life[0])
+            run = functools.partial(runner.get_loop().run_until_complete, main_task[0])
 
 
-def _is_over(life: asyncio.Task[Any]) -> bool:
+def _is_over(main_task: asyncio.Task[Any]) -> bool:
     """Whether it ends anyhow, or an interrupt is the keyboard's: a worker at work hears that one by its loop."""
     listens = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    return life.done() or life.cancelling() > 0 or not listens
+    return main_task.done() or main_task.cancelling() > 0 or not listens
