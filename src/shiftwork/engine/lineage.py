@@ -1,4 +1,4 @@
-"""New rows made from old ones: a retry as a new task, a rerun, and what a task asks for now."""
+"""Makes new rows from old ones, for retries as new tasks and for reruns, and keeps a row in the right lane."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def add_retry_row(work: UnitOfWork, row: TaskRow, delay: float, *, priorit
 
 
 async def add_rerun_row(work: UnitOfWork, row: TaskRow, *, waiting: int, changed: Prepared | None = None) -> TaskRow:
-    """The same work once more as a new task with a fresh session; `changed` is what it asks for this time."""
+    """The same work as a new task with a fresh session; `changed` replaces its fields."""
     rerun = await _copy(
         work, row, rerun_of=row.id, force_fresh_session=True, trigger_type="manual_rerun", waiting=waiting
     )

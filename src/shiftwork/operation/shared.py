@@ -15,7 +15,7 @@ from shiftwork.observe.policy import TaskCounts
 
 
 class Shared:
-    """Kept once per open queue, however many handles there are."""
+    """State of one open queue, shared by all its handles."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -24,7 +24,7 @@ class Shared:
         self.event_waiters = EventWaiters(engine.store)
         self.coalescers: dict[tuple[Any, ...], Coalescer[Any, Any]] = {}
         self.claims_apart_until: dict[str, float] = {}
-        """By workspace, until when (on the loop's clock) claims are not joined, since none was plain."""
+        """By workspace, until when (on the loop's clock) claims are not joined, because none was plain."""
         self.counting = asyncio.Lock()
         self.counted: dict[str, TaskCounts] = {}
         self.measured = MetricsCache()
@@ -32,23 +32,23 @@ class Shared:
         self.one_of_many = False
         """Whether this is one database of a map, so that a workspace may have left it."""
         self.left: set[str] = set()
-        """Workspaces that are known to be in another database now."""
+        """Workspaces known to be in another database now."""
         self._under_way: set[asyncio.Future[Any]] = set()
 
     def note_left(self, workspace: str) -> None:
-        """A workspace is in another database now: who waits here for something of it looks there."""
+        """Record that a workspace has moved: its waiting calls continue on the other database."""
         self.left.add(workspace)
         self.claim_waiters.wake(frozenset())
         self.result_waiters.wake_all()
         self.event_waiters.wake_all()
 
     def keep(self, future: asyncio.Future[Any]) -> None:
-        """See to the end of something no one waits for."""
+        """Keep a background task alive until it ends."""
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
 
     def record_claim(self, workspace: str, agent_id: str, *, got_work: bool) -> None:
-        """Count a claim call; what was counted is written now and then."""
+        """Count a claim call; counts are written periodically."""
         if self.tally.record(workspace, agent_id, got_work=got_work):
             self.keep(asyncio.ensure_future(self.tally.write()))
 

@@ -46,6 +46,7 @@ PRODUCERS = 2
 BATCH = 200
 MIN_BACKLOG = 300
 SAMPLE_SEC = 1.0
+PACE_SAMPLES = 60
 RECOVERY_SEC = 60.0
 SETTLE_SEC = 120.0
 
@@ -83,6 +84,11 @@ class Sample(NamedTuple):
 
     at_sec: float
     completed: int
+
+
+def rate_between(earlier: Sample, later: Sample) -> float:
+    """Tasks completed per second."""
+    return max(0.0, (later.completed - earlier.completed) / (later.at_sec - earlier.at_sec))
 
 
 class Outcome(NamedTuple):
@@ -308,10 +314,9 @@ class Trial:
         return True
 
     def _is_full(self) -> bool:
-        """More than the fleet does in three seconds is waiting, if it went on like this since the last sample."""
-        recent = self._samples[-4:]
-        passed = recent[-1].at_sec - recent[0].at_sec
-        rate = (recent[-1].completed - recent[0].completed) / passed if passed else 0.0
+        """More waits than the fleet completes in three seconds at its best pace, so it has work after a fault."""
+        recent = self._samples[-PACE_SAMPLES:]
+        rate = max((rate_between(*pair) for pair in pairwise(recent)), default=0.0)
         ahead = 3 + self._at - recent[-1].at_sec
         return self._expected - recent[-1].completed > max(MIN_BACKLOG, ahead * rate)
 
@@ -397,10 +402,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def throughput(outcome: Outcome) -> str:
-    """The picture of a run: tasks completed per second, with the faults marked."""
-    rates = [
-        (later.at_sec, max(0.0, (later.completed - earlier.completed) / (later.at_sec - earlier.at_sec)))
-        for earlier, later in pairwise(outcome.samples)
-    ]
+    """Draw the tasks completed per second, with the faults marked."""
+    rates = [(later.at_sec, rate_between(earlier, later)) for earlier, later in pairwise(outcome.samples)]
     marks = [svg.Mark(each.at_sec, each.lasted_sec, each.fault) for each in outcome.occurrences if each.affected]
     return svg.charts("Throughput while faults are injected", [svg.Series("tasks completed per second", rates)], marks)

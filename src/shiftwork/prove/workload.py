@@ -15,8 +15,8 @@ TREE_BUDGET_USD = 5.0
 
 
 def type_of(number: int) -> str:
-    """One in a hundred is a parent, one in twenty has steps and effects: these cost as much as many plain tasks."""
-    return PARENT if number % 100 == 0 else STEPS if number % 20 == 0 else PLAIN
+    """One in two hundred is a parent, one in forty has a step and an effect: these cost as much as many plain tasks."""
+    return PARENT if number % 200 == 0 else STEPS if number % 40 == 0 else PLAIN
 
 
 def task(number: int, key: str) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from shiftwork.store.store import Row
 from shiftwork.validation import policy as verdict
 
 _PROMPT = (
-    "Judge the output in the payload by the criteria there. Hand in "
+    "Judge the output in the payload by the criteria there. Submit "
     '{"verdict": "accept"} or {"verdict": "reject", "reasons": ["what is missing or wrong"]}.'
 )
 
 
 def prepare_judge(row: Row, body: Mapping[str, Any], result: str, resolver: Resolver, now: float) -> Prepared:
-    """The judging task for a result; an error where it cannot be one, as with an output that is too large."""
+    """The judging task for a result; an error if it is not possible, as for an output that is too large."""
     spec, output = body.get("spec") or {}, body.get("output") or {}
     task_id = ids.show_task(row["id"])
     new = NewTask(

@@ -1,4 +1,4 @@
-"""Outputs that wait for a verdict: from a judge, which is a task of its own, or from the tests that an agent runs."""
+"""Keeps an output until its verdict comes: from a judge, which is a task of its own, or from an agent's tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shiftwork.validation.operations import Awaited
 
 
 async def submit_result(work: UnitOfWork, awaited: Awaited) -> Outcome:
-    """Keep an output until its verdict comes. Its author's slot is free; it need not beat any more."""
+    """Store an output until its verdict comes. Its author's slot is free and needs no more heartbeats."""
     item, judge = awaited
     row = (await work.lock([item.token.id]))[0]
     settings = await work.settings_of(row)
@@ -35,9 +35,9 @@ async def submit_result(work: UnitOfWork, awaited: Awaited) -> Outcome:
 
 
 async def _ask(work: UnitOfWork, row: TaskRow, judge: Prepared) -> str:
-    """Submit a judging task; its UUID. It is not a part of the judged task's DAG, whose end it must not hold up.
+    """Submit a judging task; returns its UUID. It is not part of the judged task's DAG, whose end it must not delay.
 
-    It spends the same money, and comes in however full the queue is: work that is done must be able to end.
+    It uses the same budgets, and is accepted even by a full queue: finished work must be able to end.
     """
     tx, engine, caller, lane = work.tx, work.engine, work.caller, judge.lane
     lanes = await engine.lanes.intern_in(tx, [lane])

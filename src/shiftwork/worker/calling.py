@@ -13,7 +13,7 @@ Call = Callable[[Context], Awaitable[Any]]
 
 
 def as_coroutine(handler: Handler) -> Call:
-    """The handler as something to await: what it returns is returned, what it raises is raised."""
+    """The handler as a coroutine, with the same result and exceptions."""
     if threads.is_async(handler):
         return cast(Call, handler)
     return functools.partial(_call_plain, handler)

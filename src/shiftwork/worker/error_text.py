@@ -10,11 +10,11 @@ MAX_TRACE_LENGTH = 50_000
 
 
 class Shortened(Exception):
-    """An error whose own words would fill the log, or are not text: the first that are, with its traceback."""
+    """Replaces an error whose message would flood the log, or is not text, keeping the traceback."""
 
 
 def describe(error: BaseException) -> str:
-    """The error in a line; also one that cannot even describe itself."""
+    """The error in one line, even if its `__str__` fails."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  # the user's own __str__
@@ -23,7 +23,7 @@ def describe(error: BaseException) -> str:
 
 
 def in_log(error: BaseException) -> BaseException:
-    """What is logged for the error: itself, unless its words and those of its causes are too many, or are not text."""
+    """The error to log: itself, unless its message or its causes' are too long, or are not text."""
     words = "".join(traceback.format_exception(error))
     if len(words) <= MAX_TRACE_LENGTH and words == in_line(words, MAX_TRACE_LENGTH):
         return error
@@ -31,12 +31,12 @@ def in_log(error: BaseException) -> BaseException:
 
 
 def in_line(words: str, limit: int = MAX_LINE_LENGTH) -> str:
-    """Words that every log can hold: a file written as UTF-8 refuses a lone surrogate, and the line would be lost."""
+    """Text that every log accepts: a UTF-8 file refuses a lone surrogate, and the line would be lost."""
     return words[:limit].encode("utf-8", "replace").decode()
 
 
 def clean(text: object, limit: int) -> str:
-    """Text that every store can hold, also of what cannot even describe itself."""
+    """Text that every store can hold, even of an object whose `__str__` fails."""
     plain = text if isinstance(text, str) else "" if text is None else _words(text)
     return plain.replace("\0", "").encode("utf-8", "replace").decode()[:limit]
 
