@@ -115,7 +115,7 @@ class BoundedHttp(HttpToolsProtocol):
             raise HeadTooLarge
         self._beside = 0
         super().on_headers_complete()
-        self.scope["extensions"] = {WHOLE: functools.partial(send_whole, self.cycle)}
+        self.scope["extensions"] = {WHOLE: functools.partial(send_whole, self.cycle)}  # type: ignore[dict-item]  # uvicorn knows dictionaries alone
 
     def on_body(self, body: bytes) -> None:
         self._beside = 0
