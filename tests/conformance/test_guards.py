@@ -328,7 +328,7 @@ async def test_many_approvals_expire_in_batches(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shiftwork.waits.maintenance.BATCH", 2)
-    monkeypatch.setattr("shiftwork.maintenance.jobs.BATCH", 2)
+    monkeypatch.setattr("shiftwork.maintenance.loop.BATCH", 2)
     await guard(queue, {"expire_after_sec": 60})
     await queue.submit_many([{"type": "deploy"}] * 5)
     assert (await pass_time(queue, clock, 60))["approvals"] == {"decided": 5}

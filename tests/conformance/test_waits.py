@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.maintenance import jobs
 from shiftwork.model.errors import InputError, LeaseLost, NotFound, WrongState
 from shiftwork.testing import MovedClock, pass_time
 from shiftwork.waits import open_waits as waits
@@ -74,7 +73,7 @@ async def test_many_timed_waits_end_in_batches(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shiftwork.waits.maintenance.BATCH", 2)
-    monkeypatch.setattr(jobs, "BATCH", 2)
+    monkeypatch.setattr("shiftwork.maintenance.loop.BATCH", 2)
     await queue.submit_many([{"type": "code"}] * 5)
     await queue.agents.register(id="sleeper", max_concurrent_tasks=5)
     for taken in await queue.claim("sleeper", 5, start=True):

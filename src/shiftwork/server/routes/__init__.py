@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from shiftwork.server import (
-    claim_handler,  # noqa: F401  # registers its handler, as those below do
+    claim_handler,  # noqa: F401  # registers its handler
     derived,
-    hook_handlers,  # noqa: F401
-    live,  # noqa: F401
-    private_sinks,  # noqa: F401
-    runtime_handlers,  # noqa: F401
-    task_handlers,  # noqa: F401
+    hook_handlers,  # noqa: F401  # likewise
+    live,  # noqa: F401  # likewise
+    private_sinks,  # noqa: F401  # likewise
+    runtime_handlers,  # noqa: F401  # likewise
+    task_handlers,  # noqa: F401  # likewise
 )
 from shiftwork.server.endpoint import Endpoint
 from shiftwork.server.routes import (
-    access,  # noqa: F401
-    artifact_content,  # noqa: F401
+    access,  # noqa: F401  # likewise
+    artifact_content,  # noqa: F401  # likewise
     health_checks,
     metrics_pages,
     moved_clock,
