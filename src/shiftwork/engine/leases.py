@@ -226,7 +226,7 @@ async def _beat_plain(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Be
 
 
 def _beats_say_more(settings: Settings) -> bool:
-    """Some are in the log, or are told to yield."""
+    """Whether any heartbeat is logged, or any claim asked to yield."""
     return bool(settings.heartbeat.log_every_sec) or preemption.preempts(settings)
 
 
