@@ -33,7 +33,9 @@ LOG_EVERY_SEC = 10.0
 WORDS = {
     "submitted": "tasks submitted, with subtasks",
     "completed": "completed",
+    "subtasks": "of them subtasks",
     "attempts": "attempts",
+    "effects": "effects, with a step before each",
     "late_writes": "late writes tried",
     "overlapping": "faults during the recovery from another",
     "took_sec": "seconds",
@@ -227,6 +229,7 @@ def _print_soak(ledger: SoakLedger) -> None:
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:
     """Run it so that SIGTERM ends it like SIGINT: processes and scratch stores are removed."""
+    from shiftwork.worker.command import run_fast  # noqa: PLC0415  # no queue for `--help`
 
     async def run() -> T:
         task = asyncio.ensure_future(work)
@@ -238,7 +241,7 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
                 raise KeyboardInterrupt from None
             raise RuntimeError("a part of the run was cancelled by itself") from error
 
-    return asyncio.run(run())
+    return run_fast(run())
 
 
 class Progress:

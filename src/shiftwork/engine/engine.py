@@ -82,7 +82,7 @@ class Caller(NamedTuple):
         return self.holder is None or self.holder == owner
 
     def for_agent(self, agent_id: str | None) -> str:
-        """The actor of a verb of the holder alone: the agent, unless the caller names itself."""
+        """The actor of a verb that only the holder may use: the agent, unless the caller names itself."""
         return f"agent:{agent_id}" if self.actor == "system" and agent_id else self.actor
 
 

@@ -45,7 +45,7 @@ class Beat(NamedTuple):
 
     @property
     def is_bare(self) -> bool:
-        """Whether it says nothing but that its claim is alive."""
+        """Whether it reports neither progress nor usage."""
         used = self.usage
         return self.progress is None and not (used.cost_usd or used.tokens_in or used.tokens_out)
 
@@ -201,9 +201,9 @@ async def heartbeat(
 
 
 async def _beat_plain(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat]) -> list[HeartbeatReply] | None:
-    """Beat in a transaction of one statement, where there is nothing to report and nothing to tell but to continue.
+    """Write the heartbeats in a single statement if they report nothing and each may simply continue.
 
-    None where that is not so of all of them: then nothing has happened.
+    Returns None, without any change, if that is not so of all of them.
     """
     workspace = caller.workspace
     if engine.store.one_writer or workspace is None or not engine.plain_beats.is_likely(workspace):
@@ -226,7 +226,7 @@ async def _beat_plain(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Be
 
 
 def _beats_say_more(settings: Settings) -> bool:
-    """Whether any heartbeat is logged, or any claim asked to yield."""
+    """Whether a heartbeat may write an event or be answered with a request to yield."""
     return bool(settings.heartbeat.log_every_sec) or preemption.preempts(settings)
 
 

@@ -36,6 +36,7 @@ from shiftwork.server.routing import Application, RouteTable
 from shiftwork.server.state import ServerState
 from shiftwork.views.view import View
 from shiftwork.wire import problem
+from shiftwork.wire.protocol import WHOLE
 
 log = logging.getLogger("shiftwork.server")
 VIEW = "shiftwork.view"
@@ -215,6 +216,11 @@ class Answer(Response):
         self.background = None
         self.body = body
         self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        send_whole = scope.get("extensions", {}).get(WHOLE)
+        if send_whole is None or not send_whole(self.status_code, self.raw_headers, self.body):
+            await super().__call__(scope, receive, send)
 
 
 def _refusal(body: problem.Problem) -> Response:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -27,6 +27,12 @@ log = logging.getLogger("shiftwork.store")
 
 NAME = "shiftwork"
 CLOSE_SEC = 2.0
+RESTED_SEC = 10.0
+"""After this long without an answer a connection is asked first: a network may have dropped it silently."""
+
+ANSWER_SEC = 5.0
+"""A query that needs no lock and no disk is answered within this time, or never."""
+
 LOOK_EVERY_SEC = 5.0
 
 WAITING = """
@@ -120,21 +126,21 @@ class LostAnswers:
     def __init__(self) -> None:
         self._waited: set[tuple[Any, ...]] = set()
 
-    async def end(self, connection: Any, in_use: Sequence[Any]) -> bool:
+    async def end(self, connection: Any, in_use: Mapping[int, Any]) -> bool:
         """End the sessions of such calls and close their connections, so that the calls begin anew; if any were."""
-        ours = {used.get_server_pid(): used for used in in_use}
+        answered = {pid: used.answered_at for pid, used in in_use.items()}
         async with connection.transaction():
-            rows = await connection.fetch(UNHEARD, list(ours))
-            waiting = {(row["pid"], row["state_change"], ours[row["pid"]].answered_at) for row in rows}
+            rows = await connection.fetch(UNHEARD, list(in_use))
+            waiting = {(row["pid"], row["state_change"], answered[row["pid"]]) for row in rows}
             lost = sorted(pid for pid, *_ in waiting & self._waited)
             self._waited = waiting
             if lost:
                 await connection.fetchval(END, lost)
         for pid in lost:
             with suppress(asyncpg.InterfaceError):  # its call has ended meanwhile
-                ours[pid].terminate()
+                in_use[pid].terminate()
         if lost:
-            log.warning("%d calls and the server waited for each other; their connections were closed", len(lost))
+            log.warning("a network lost what calls or their answers said; sessions that were closed: %s", lost)
         return bool(lost)
 
 

@@ -127,9 +127,9 @@ with started as (
 select started.id from started
 
 -- name: beat_plain (postgres)
--- Heartbeats with nothing to report, as a transaction of its own: all of these claims or none. Tasks, agents and runtimes are
--- locked in this order, each by id: every part needs all rows of the one before. While an instruction waits in the workspace,
--- nothing happens. The one row says for how long to go slow.
+-- Heartbeats that report nothing, as a single statement: all of these claims or none. It locks tasks, agents and runtimes in this
+-- order, each by id: each part needs all rows of the one before. If an instruction waits in the workspace, nothing changes.
+-- The only row returns how long to slow down.
 -- rows items: id uuid, fence bigint
 with held as materialized (
   select tasks.id, tasks.agent_id, tasks.runtime_id from {items} join tasks on tasks.id = items.id
