@@ -76,7 +76,8 @@ async def test_every_numbered_table_is_known(queue: Queue) -> None:
         text = "select name as t from sqlite_master where sql like '%autoincrement%'"
     else:
         text = "select table_name as t from information_schema.columns where is_identity = 'YES'"
-    assert {row["t"] for row in await sql(queue, text)} == {table.name for table in tables() if table.number}
+    numbered = {row["t"] for row in await sql(queue, text) if _is_copied(row["t"])}
+    assert numbered == {table.name for table in tables() if table.number}
 
 
 async def test_copy_contains_everything_of_the_queue(

@@ -18,8 +18,11 @@ OF_THE_STORE = frozenset({"migrations", "duties", "routes"})
 """Tables that report one database and not of its queue: how it was made, when its housekeeping ran, and
 which workspaces have moved."""
 
-DERIVED = "search_"
+DERIVED = ("search_", "count_")
 """How the names of tables begin that are made again from the others, and are part of no copy."""
+
+DISTRUST_COUNTS = "update count_marks set whole = false, generation = generation + 1"
+"""For who writes rows that no event tells of: finished tasks are counted anew."""
 
 SHARED_TABLES = frozenset({"workspaces", "meters", "meter_marks", "metric_snapshots"})
 """Tables that have rows as soon as a queue is opened and its maintenance jobs run, before anyone has done anything."""
