@@ -1,8 +1,8 @@
 """How many finished tasks there are, without reading them: sums that a job advances behind the event log.
 
-At any moment the sums, what the log says behind their mark, and `count_changes` together are the number of rows. All three
-are read in one snapshot. The mark moves in the transaction that adds to the sums, and only to where nothing more will be
-committed, so that an event is either in the sums or behind the mark. Verbs that end tasks write nothing for it.
+At any moment the sums, what the log says behind their mark, and `count_changes` together are the number of rows. All
+three are read in one snapshot. The mark moves in the transaction that adds to the sums, and only to where nothing more
+will be committed, so that an event is either in the sums or behind the mark. Verbs that end tasks write nothing for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Sums = Counter[Kept]
 
 
 class Mark(NamedTuple):
-    """How far the log is counted, whether the sums are right, and a number that moves when they are set right or in doubt."""
+    """How far the log is counted, whether the sums are right, and a number that moves when that changes."""
 
     read_to: int
     whole: bool
