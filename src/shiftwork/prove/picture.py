@@ -5,13 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 from shiftwork.prove import svg
-from shiftwork.prove.run import Outcome
+from shiftwork.prove.run import Outcome, rate_between
 
 
 def throughput(outcome: Outcome) -> str:
-    rates = [
-        (later.at_sec, max(0.0, (later.completed - earlier.completed) / (later.at_sec - earlier.at_sec)))
-        for earlier, later in pairwise(outcome.samples)
-    ]
+    rates = [(later.at_sec, rate_between(earlier, later)) for earlier, later in pairwise(outcome.samples)]
     marks = [svg.Mark(each.at_sec, each.lasted_sec, each.fault) for each in outcome.occurrences if each.affected]
     return svg.charts("Throughput while faults are injected", [svg.Series("tasks completed per second", rates)], marks)

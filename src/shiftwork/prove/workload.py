@@ -7,8 +7,10 @@ was begun or kept.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,8 @@ TREE_BUDGET_USD = 5.0
 
 
 def type_of(number: int) -> str:
-    """One in a hundred is a parent, one in twenty has steps and effects: these cost as much as many plain tasks."""
-    return PARENT if number % 100 == 0 else STEPS if number % 20 == 0 else PLAIN
+    """One in two hundred is a parent, one in forty has a step and an effect: these cost as much as many plain tasks."""
+    return PARENT if number % 200 == 0 else STEPS if number % 40 == 0 else PLAIN
 
 
 def task(number: int, key: str) -> dict[str, Any]:
@@ -84,17 +86,18 @@ def act(world: Path, effect: Effect) -> None:
 def look(world: Path, effect: Effect) -> Happened | None:
     """Ask the outside, which refuses every act of an older claim from then on."""
     write(world, Act("look", effect.key, _fence(effect.token)).line)
-    known = [line for line in world.read_text().splitlines() if effect.key in line]
-    return Happened(None) if accepted_acts(map(Act.read, known))[effect.key] else None
+    of_this = re.findall(rf"(?m)^\w+ {re.escape(effect.key)} \d+$", world.read_text())
+    return Happened(None) if accepted_acts(map(Act.read, of_this))[effect.key] else None
 
 
 def write(place: Path, line: str) -> None:
     """One line, written whole: the kernel adds it at the end, however many write."""
-    file = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(file, f"{line}\n".encode())
-    finally:
-        os.close(file)
+    os.write(_opened(place), f"{line}\n".encode())
+
+
+@functools.cache
+def _opened(place: Path) -> int:
+    return os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
 def _fence(token: str) -> int:
