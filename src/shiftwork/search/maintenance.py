@@ -1,7 +1,7 @@
 """Keeps the index of words behind the event log, in bounded batches, so that no verb pays for it.
 
-In a burst nothing is written until the log is a few seconds ahead. While the queue is busy a turn is short, so that work
-has the processor; when it is quiet, the index catches up.
+In a burst nothing is written until the log is a few seconds ahead. While the queue is busy a turn is short, so that
+work has the processor; when it is quiet, the index catches up.
 """
 
 from __future__ import annotations
