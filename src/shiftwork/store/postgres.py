@@ -33,7 +33,7 @@ from shiftwork.model.errors import (
     StoreUnsuitable,
 )
 from shiftwork.model.silence import Stall
-from shiftwork.store import crash_points, deadline, postgres_growth, postgres_joining, postgres_sessions
+from shiftwork.store import crash_points, deadline, postgres_growth, postgres_joining
 from shiftwork.store.hearing import StallDetector, passed
 from shiftwork.store.migrate import Allowed
 from shiftwork.store.postgres_clock import DatabaseClock
@@ -43,7 +43,7 @@ from shiftwork.store.postgres_growth import TableGrowth, tell_planner
 from shiftwork.store.postgres_opening import SET_LOCAL, connect, split_url
 from shiftwork.store.postgres_pool import Connections, give_up, roll_back
 from shiftwork.store.postgres_schema import PUBLIC, channels
-from shiftwork.store.postgres_sessions import LostAnswers, SilentSessions, Waits, note_loss, session_name, until_lost
+from shiftwork.store.postgres_sessions import SessionWatch, note_loss, session_name, until_lost
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
 from shiftwork.store.store import Clock, Row, Verb
 from shiftwork.store.wakes import LocalWakes
@@ -447,23 +447,23 @@ class PostgresStore:
                 await self._measure_clock()
 
     async def _watch_sessions(self) -> None:
-        silence, lost, waits = SilentSessions(), LostAnswers(), Waits()
+        watch = SessionWatch()
         while True:
-            began = passed()
-            await asyncio.sleep(postgres_sessions.LOOK_EVERY_SEC)
-            if passed() - began > 1.5 * postgres_sessions.LOOK_EVERY_SEC:
-                silence, lost = SilentSessions(), LostAnswers()  # it was this process that stood still
-            try:
-                await self._connections.return_spare()
-                async with self._aside() as connection:
-                    await silence.end(connection)
-                    in_use = {used.get_server_pid(): used for used in self._connections.in_use}
-                    if in_use and not self._behind_pooler:  # which gives sessions numbers of its own
-                        if await lost.end(connection, in_use):
-                            self._doubted_at = passed()
-                        await waits.tell(connection, list(in_use))
-            except (asyncpg.PostgresError, *LOST) as error:
-                log.info("could not check for silent sessions: %s", error)
+            await watch.pause()
+            if not await self._look(watch):
+                await self._look(watch)  # over a new connection: a network may have dropped that one, too
+
+    async def _look(self, watch: SessionWatch) -> bool:
+        try:
+            await self._connections.return_spare()
+            async with self._aside() as connection:
+                known = [] if self._behind_pooler else self._connections.in_use  # a pooler has numbers of its own
+                if await watch.look(connection, known):
+                    self._doubted_at = passed()
+        except (asyncpg.PostgresError, *LOST) as error:
+            log.info("could not check for silent sessions: %s", error)
+            return False
+        return True
 
     @asynccontextmanager
     async def _aside(self) -> AsyncIterator[Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -119,9 +119,11 @@ class LostAnswers:
     def __init__(self) -> None:
         self._waited: set[tuple[Any, ...]] = set()
 
-    async def end(self, connection: Any, in_use: Mapping[int, Any]) -> bool:
-        """End the sessions of such calls and close their connections, so that the calls begin anew; if any were."""
-        answered = {pid: used.answered_at for pid, used in in_use.items()}
+    async def end(self, connection: Any, in_use: Mapping[int, Any], answered: Mapping[int, float]) -> bool:
+        """End the sessions of such calls and close their connections, so that the calls begin anew; if any were.
+
+        Connections are named by their sessions, each with the time of its last answer.
+        """
         async with connection.transaction():
             rows = await connection.fetch(UNHEARD, list(in_use))
             waiting = {(row["pid"], row["state_change"], answered[row["pid"]]) for row in rows}
@@ -161,6 +163,36 @@ class Waits:
                 row["query"],
             )
         self._reported = set(found)
+
+
+class SessionWatch:
+    """What a process sees when it looks at the sessions of its fleet, and does about it."""
+
+    def __init__(self) -> None:
+        self._waits = Waits()
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Compare with nothing that was seen before."""
+        self._silent, self._lost = SilentSessions(), LostAnswers()
+
+    async def pause(self) -> None:
+        """Until the next look. If this process itself stood still meanwhile, its own sessions look silent."""
+        began = passed()
+        await asyncio.sleep(LOOK_EVERY_SEC)
+        if passed() - began > 1.5 * LOOK_EVERY_SEC:
+            self.begin_anew()
+
+    async def look(self, connection: Any, in_use: Sequence[Any]) -> bool:
+        """Whether a network has lost what calls on the connections in use, or the answers to them, said."""
+        sessions = {used.get_server_pid(): used for used in in_use}
+        answered = {pid: used.answered_at for pid, used in sessions.items()}  # a call may end before the answer is here
+        await self._silent.end(connection)
+        if not sessions:
+            return False
+        lost = await self._lost.end(connection, sessions, answered)
+        await self._waits.tell(connection, list(sessions))
+        return lost
 
 
 def note_loss(lost: asyncio.Event, _connection: Any) -> None:
