@@ -15,9 +15,6 @@ WORD = $(if $(word 2,$(ARGS))$(filter -%,$(ARGS))$(findstring /,$(ARGS))$(findst
 MENTIONS = $(shell { grep -rli --include='test_*.py' '$(WORD)' tests; find tests -name 'test_*.py' -path '*$(WORD)*'; } | sort -u)
 TESTS = $(if $(WORD),$(or $(wildcard tests/$(WORD)),-k '$(WORD)' $(MENTIONS)),$(ARGS))
 
-# Without compiled files every process that a test starts, hundreds of them, compiles the package anew.
-unexport PYTHONDONTWRITEBYTECODE
-
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench bench-peers simulate prove prove-model prove-seeds soak requirements
 .PHONY: docs typescript screenshots clean

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import shutil
+import sys
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,6 +20,11 @@ from tests.services import Databases, Migrated, shared
 from tests.services import redis as redis_server
 
 TESTS = Path(__file__).parent
+
+# Without compiled files every process that a test starts, hundreds of them, compiles the package anew, and every run
+# compiles all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 DEEP = os.environ.get("SHIFTWORK_DEEP") == "1"
 """Also what takes long and seldom shows more."""

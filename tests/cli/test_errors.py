@@ -33,7 +33,7 @@ MISTAKES = [
     ("submit code --delay soon", 2, "usage", "is not a duration like 90s, 15m, 2h or 3d"),
     ("submit code --at 2h --delay 2h", 2, "invalid_input", "Give one of them."),
     ("submit code --expires 2001-01-01", 2, "invalid_input", "(at task.expires_at). Choose a later time."),
-    ("submit code --delay 2h --expires 1h", 2, "invalid_input", "Let it expire after it may start."),
+    ("submit code --delay 2h --expires 1h", 2, "invalid_input", "Choose an expiry after `run_at`."),
     ("submit code --file tasks.json", 2, "usage", "tasks.json cannot be read: No such file"),
     ("submit --file /", 2, "usage", "cannot be read: Is a directory"),
     ("submit code --depends {ready} --file -", 2, "usage", "in the file alone"),

@@ -468,7 +468,7 @@ async def test_explain_names_the_ceiling_and_the_missing_amount(queue: Queue) ->
     waiting = next(task for task in (await queue.tasks.list(status="ready")).tasks)
     (hold,) = [hold for hold in (await queue.explain(waiting.id)).holds if hold.kind == "budget"]
     assert hold.what == f"DAG {dag_id} has 0.30 of 0.80 USD left, but the task can cost 0.50"
-    assert hold.lifts == "raise its ceiling by 0.20 USD, or what runs releases what it does not use"
+    assert hold.lifts == "raise its ceiling by 0.20 USD, or running attempts release unused grants"
 
 
 @pytest.mark.requirement("F-263")

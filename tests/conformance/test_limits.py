@@ -267,6 +267,7 @@ async def test_queue_without_limits_runs_no_limit_statements(store_url: str, mon
         await queue.heartbeat(held.token)
         await queue.complete(held.token)
         assert await queue.claim("worker") == []
-    assert {"lock_claimer", "see_runtime"} <= set(heard)
-    assert {"complete_tasks", "complete_plain"} & set(heard)
+    assert "lock_claimer" in heard
+    for of_sqlite, alone in (("touch_runtime", "beat_plain"), ("complete_tasks", "complete_plain")):
+        assert {of_sqlite, alone} & set(heard)
     assert ours & set(heard) == set()

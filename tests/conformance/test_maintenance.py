@@ -134,7 +134,7 @@ async def test_suspension_in_one_process_does_not_suspend_others(
 
 async def test_ending_process_removes_its_maintenance_row(queue: Queue) -> None:
     async def processes() -> int:
-        rows = await queue.engine.store.read(lambda tx: tx.all("list_duties"))
+        rows = await queue.engine.store.read(lambda tx: tx.all("list_jobs"))
         return sum(row["name"].startswith("process:") for row in rows)
 
     running = asyncio.create_task(loop.run_forever(queue.engine))

@@ -389,7 +389,7 @@ async def test_cancelling_a_judged_task_cancels_its_judge(queue: Queue, *, claim
     held = await take(queue, "critic", capabilities=["judge"]) if claimed else None
     await queue.cancel(task_of(token))
     judging = await queue.get(asked)
-    assert (judging.status, "not wanted any more" in str(judging.cancel_reason)) == ("cancelled", True)
+    assert (judging.status, "no longer needed" in str(judging.cancel_reason)) == ("cancelled", True)
     if held is not None:
         assert (await queue.heartbeat(held.token)).action == "cancel"
     assert await sql(queue, "select * from outputs") == []

@@ -73,10 +73,10 @@ async def test_a_process_starts_while_a_database_is_down_and_uses_it_when_it_is_
             }
             late = queue.in_workspace("born").engine.store
             await until(lambda: knows_address(late))
-            assert await late.read(lambda tx: tx.all("list_duties")) is not None
+            assert await late.read(lambda tx: tx.all("list_jobs")) is not None
 
             async def maintained() -> bool:
-                return bool(await late.read(lambda tx: tx.all("list_duties")))
+                return bool(await late.read(lambda tx: tx.all("list_jobs")))
 
             await until(maintained)
 

@@ -61,7 +61,7 @@ async def test_maintenance_runs_in_every_database(map_url: str) -> None:
         for each in server.state.queue.databases():
 
             async def has_run(each: Queue = each) -> bool:
-                return bool(await each.engine.store.read(lambda tx: tx.all("list_duties")))
+                return bool(await each.engine.store.read(lambda tx: tx.all("list_jobs")))
 
             await until(has_run)
 

@@ -8,8 +8,8 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.maintenance.loop import run_once
-from shiftwork.store.hearing import StallDetector
 from shiftwork.store.postgres import PostgresStore
+from shiftwork.store.stalls import StallDetector
 from shiftwork.testing import MovedClock, pass_time
 
 TIMEOUT_SEC = 90

@@ -9,7 +9,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.model.errors import OperationTimeout, StoreReadOnly, StoreUnavailable
-from shiftwork.store import postgres as store
+from shiftwork.store import postgres_notices
 from shiftwork.store.postgres import PostgresStore
 from shiftwork.store.postgres_clock import DatabaseClock
 from shiftwork.store.postgres_errors import translate
@@ -44,8 +44,8 @@ class Deadlocked:
 
     async def __call__(self, tx: Tx) -> None:
         self.tries += 1
-        await tx.run("add_duty", name="mine", due_at=1.0)
-        await tx.one("duty_row", name="mine")
+        await tx.run("add_job", name="mine", due_at=1.0)
+        await tx.one("job_row", name="mine")
         if self.tries == 1:
             raise asyncpg.DeadlockDetectedError("deadlock")
 
@@ -127,7 +127,7 @@ async def test_notification_meeting_a_lock_does_not_fail_the_commit(
             return await execute(self, query, *values, **options)
 
         monkeypatch.setattr(Session, "execute", locked)
-        await until(queue.engine.store._is_quiet)  # type: ignore[attr-defined]  # of this store
+        await until(queue.engine.store._notices.is_quiet)  # type: ignore[attr-defined]  # of this store
         made = await queue.submit(type="code", idempotency_key="b")
         assert (await queue.get(made.id)).status == "ready"
 
@@ -147,8 +147,8 @@ async def test_refused_notification_does_not_refuse_the_submit(
             return await execute(self, query, *values, **options)
 
         monkeypatch.setattr(Session, "execute", full)
-        monkeypatch.setattr(store, "IDLE_SEC", 0.0)
-        await until(queue.engine.store._is_quiet)  # type: ignore[attr-defined]  # of this store
+        monkeypatch.setattr(postgres_notices, "IDLE_SEC", 0.0)
+        await until(queue.engine.store._notices.is_quiet)  # type: ignore[attr-defined]  # of this store
         made = await queue.submit(type="code")
         assert len(refused) == 1
         assert (await queue.status()).counts == {"ready": 2}
@@ -215,13 +215,13 @@ async def test_call_cancelled_during_its_commit_leaves_no_transaction(
     async with relay_to(postgres_url) as (relay, url), await Queue.open(url, pool_size=1) as queue:
         monkeypatch.setattr(Session, "execute", noted)
         relay.delay_sec = 0.1
-        call = asyncio.ensure_future(queue.engine.store.run(lambda tx: tx.all("list_duties")))
+        call = asyncio.ensure_future(queue.engine.store.run(lambda tx: tx.all("list_jobs")))
         await committing.wait()
         call.cancel()
         await asyncio.sleep(0)
         call.cancel()  # as a loop that ends its tasks once more does
         await asyncio.gather(call, return_exceptions=True)
-        assert await queue.engine.store.read(lambda tx: tx.all("list_duties")) == []
+        assert await queue.engine.store.read(lambda tx: tx.all("list_jobs")) == []
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), asyncpg.InterfaceError(""), OSError()])

@@ -31,6 +31,7 @@ START_TERMS = {
     "fence": 1, "terms": [("type-1", 5.0, NOW, NOW, NOW)], "workspace": "default", "holder": None, "actor": None,
     "request_id": None, "path": "claimed>running", "now": NOW,
 }  # fmt: skip
+BEAT = {"workspace": "default", "holder": None, "heartbeat_at": None, "count": 10, "now": NOW}
 HOT = [
     Hot("lock_claimer", {**LOOK, "agent": "a", "runtime": "a"}, "idx_tasks_claimable", DEEP_LANE + 1),
     Hot("lock_claimer", {**LOOK, "agent": "agent-7", "runtime": None}, "idx_tasks_holder", DEEP_LANE + 51),
@@ -38,6 +39,7 @@ HOT = [
     Hot("claim_plain", {**PLAIN, "agent": "a", "most": 100}, "idx_tasks_claimable", DEEP_LANE + 201),
     Hot("claim_plain", {**PLAIN, "agent": "agent-7", "most": 1}, "idx_tasks_holder", DEEP_LANE + 53),
     Hot("complete_plain", {"id": uuid("running", 1), **END}, "tasks_pkey", 2),
+    Hot("beat_plain", {"items": [(uuid("running", n), 1) for n in range(1, 11)], **BEAT}, "tasks_pkey", 20),
     Hot("start_plain", {"id": uuid("running", 1), **START_TERMS}, "tasks_pkey", 2),
     Hot("take_from_lane", {"lane": 7, "count": 100, "now": NOW, **PLACE}, "idx_tasks_claimable", 100),
     Hot("take_from_lane", {"lane": DEEP_LANE, "count": 100, "now": NOW, **PLACE}, "idx_tasks_claimable", 100),

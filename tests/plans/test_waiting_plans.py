@@ -32,7 +32,7 @@ PAGE = {"kind": None, "type": None, "task": None, "after": None, "count": 100, *
 ASKED = [
     Hot("due_waits", LATER, "idx_waits_due", OPEN),
     Hot("due_approvals", {"now": 1e11, "count": 500}, "idx_approvals_due", OPEN),
-    Hot("untold_signals", {"count": 1}, "idx_signals_untold", 0),
+    Hot("unsent_signals", {"count": 1}, "idx_signals_untold", 0),
     Hot("delete_signals", {"before": NOW + 20, "count": 500}, "idx_signals_at", 3 * 20),
     Hot(
         "waits_for_signal",

@@ -83,7 +83,7 @@ async def test_child_submitted_while_its_parent_completes_in_a_batch_is_ready(po
     async with handles(postgres_url, 2, pool_size=2) as (submitter, finisher):
         parent, _ = await submitter.submit_many([{"type": "code"}] * 2)
         taken = await take_all(finisher, "worker", 2)
-        stop = Stop(finisher, "tell_completed")
+        stop = Stop(finisher, "log_completed")
         finishing = asyncio.create_task(finisher.batch.complete([Completion(token=each.token) for each in taken]))
         await stop.wait()
         submitting = asyncio.create_task(submitter.submit(type="code", dependencies=[parent.id]))

@@ -125,7 +125,7 @@ async def test_queue_is_found_by_its_name_or_by_the_search_path(schema_url: str,
     async with Queue.open(schema_url) as one, Queue.open(by_path) as other:
         task = await one.submit(type="code")
         assert (await other.get(task.id)).status == "ready"
-        assert one.engine.store._ready_channel == other.engine.store._ready_channel  # type: ignore[attr-defined]  # of this store
+        assert one.engine.store._notices.ready_channel == other.engine.store._notices.ready_channel  # type: ignore[attr-defined]  # of this store
 
 
 async def test_queues_in_two_schemas_do_not_disturb_each_other(postgres_dsn: str, clock: MovedClock) -> None:

@@ -102,7 +102,7 @@ async def test_server_with_read_only_store_is_not_ready(sqlite_url: str, monkeyp
             return await status() == 200
 
         await until(ready)
-        await store.run(lambda tx: tx.all("list_duties"))
+        await store.run(lambda tx: tx.all("list_jobs"))
         store._connection.pragma("query_only", 1)
         await until(refused)
         assert (await api.call("GET", "/readyz")).json["status"] == "unavailable"

@@ -18,9 +18,9 @@ from shiftwork.maintenance.loop import run_forever, run_once
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreError, StoreUnavailable
 from shiftwork.model.ids import IdMaker
 from shiftwork.operation.local import Shared
-from shiftwork.store.hearing import StallDetector
 from shiftwork.store.sqlite import SqliteStore, _deliver
 from shiftwork.store.sqlite_job import UNKNOWN, Job
+from shiftwork.store.stalls import StallDetector
 from tests.simulation.disk import Crash
 from tests.simulation.faults import Faults
 

@@ -8,6 +8,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.model.errors import StoreUnavailable
 from shiftwork.store.postgres import UNKNOWN
+from tests.conformance.steps import sql
 from tests.races.fleet import handles
 
 CLAIM, COMPLETE = "with recursive walk(lane)", "with held as materialized"
@@ -55,7 +56,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read again every second is read once: that is in a transaction, and the long way follows."""
     monkeypatch.setattr("shiftwork.settings.cache.FRESH_SEC", 600.0)
     monkeypatch.setattr("shiftwork.budgets.allocator.FRESH_SEC", 600.0)
-    monkeypatch.setattr("shiftwork.engine.short_way.REST_SEC", 600.0)
+    monkeypatch.setattr("shiftwork.engine.fast_path.REST_SEC", 600.0)
 
 
 async def work_off_one(queue: Queue, **task: Any) -> None:
@@ -197,3 +198,71 @@ async def test_claim_of_many_tasks_goes_the_long_way(postgres_url: str, monkeypa
         sent = Sent(monkeypatch)
         assert [len(await queue.claim("ada", count)) for count in (2, 3)] == [2, 2]
         assert [text.startswith(CLAIM) for text in sent.claims] == [True, False]
+
+
+async def beat_of(queue: Queue, monkeypatch: pytest.MonkeyPatch, *, is_plain: bool) -> tuple[Any, list[dict[str, Any]]]:
+    """What a heartbeat answers, and which of what it may write is from now."""
+    monkeypatch.setattr(queue.engine.plain_beats, "is_likely", lambda _: is_plain)
+    await queue.agents.register(id="ada", max_concurrent_tasks=9)
+    await queue.submit(type="code")
+    (held,) = await queue.claim("ada", start=True, runtime_id="host")
+    await sql(queue, "update agents set last_heartbeat = 0, status = 'failed' where id = 'ada' returning id")
+    await sql(
+        queue, "update runtimes set seen_at = 0, heartbeat_at = 0, status = 'offline' where id = 'host' returning id"
+    )
+    await sql(queue, "update tasks set heartbeat_at = 0 where status = 'running' returning id")
+    reply = await queue.heartbeat(held.token)
+    written = await sql(
+        queue,
+        "select a.status, a.last_heartbeat > 0 as agent, r.status as runtime, r.seen_at > 0 as seen,"
+        " r.heartbeat_at > 0 as covers_all, t.heartbeat_at > 0 as task, t.version"
+        " from tasks t join agents a on a.id = t.agent_id join runtimes r on r.id = t.runtime_id"
+        " where t.status = 'running'",
+    )
+    await queue.complete(held.token)
+    return reply, written
+
+
+@pytest.mark.parametrize("scope", ["task", "runtime"])
+async def test_plain_beat_writes_what_the_long_way_writes(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, scope: str
+) -> None:
+    async with Queue.open(postgres_url) as queue:
+        await queue.settings.set("heartbeat.scope", scope)
+        await work_off_one(queue)
+        (plain, written), (long, written_long) = [
+            await beat_of(queue, monkeypatch, is_plain=is_plain) for is_plain in (True, False)
+        ]
+    assert (plain.action, plain.slow_down_sec) == (long.action, long.slow_down_sec) == ("continue", None)
+    assert written == written_long
+    assert written[0]["covers_all"] == (scope == "runtime")
+
+
+async def test_beats_of_which_one_is_lost_answer_each(postgres_url: str) -> None:
+    async with Queue.open(postgres_url) as queue:
+        await queue.agents.register(id="ada", max_concurrent_tasks=3)
+        await queue.submit_many([{"type": "code"}] * 3)
+        first, second, third = await queue.claim("ada", 3, start=True)
+        both = await queue.batch.heartbeat([{"token": first.token}, {"token": second.token}, {"token": first.token}])
+        assert [reply.action for reply in both] == ["continue"] * 3
+        assert queue.engine.plain_beats._misses == {}
+        await queue.release(second.token)
+        some = await queue.batch.heartbeat([{"token": each.token} for each in (first, second, third)])
+        assert [reply.action for reply in some] == ["continue", "lost", "continue"]
+        assert queue.engine.plain_beats._misses == {"default": 1}
+
+
+async def test_beat_tells_how_long_to_go_slow_and_what_waits(postgres_url: str) -> None:
+    async with Queue.open(postgres_url) as queue:
+        await queue.agents.register(id="ada", provider="anthropic", max_concurrent_tasks=3)
+        await queue.submit_many([{"type": "code"}] * 2)
+        first, second = await queue.claim("ada", 2, start=True)
+        assert (await queue.heartbeat(first.token)).slow_down_sec is None
+        await queue.fail(second.token, "rate_limit", data={"retry_after": 60})
+        slow = (await queue.heartbeat(first.token)).slow_down_sec
+        assert slow is not None
+        assert 0 < slow <= 30
+        assert queue.engine.plain_beats._misses == {}
+        await queue.tell(first.id, "look again")
+        (waiting,) = (await queue.heartbeat(first.token)).instructions
+        assert waiting.text == "look again"

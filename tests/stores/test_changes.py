@@ -37,10 +37,10 @@ async def test_notification_is_heard_only_by_other_processes(tmp_path: Path) -> 
     with ours:
         ours.tell("work")
     assert await changes.wait(5)
-    assert (ours.told_by_others("work"), theirs.told_by_others("work")) == (0, 1)
+    assert (ours.announced_by_others("work"), theirs.announced_by_others("work")) == (0, 1)
     with theirs:
         theirs.tell("work")
-    assert (ours.told_by_others("work"), theirs.told_by_others("work")) == (1, 1)
+    assert (ours.announced_by_others("work"), theirs.announced_by_others("work")) == (1, 1)
     changes.close()
     ours.close()
     theirs.close()
@@ -52,6 +52,6 @@ def test_empty_lock_file_counts_from_zero(tmp_path: Path) -> None:
     other = WriterLock(tmp_path / "queue.db", patience=1)
     with turn:
         turn.tell("work")
-    assert other.told_by_others("work") == 1
+    assert other.announced_by_others("work") == 1
     turn.close()
     other.close()

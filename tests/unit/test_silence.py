@@ -3,8 +3,8 @@
 import pytest
 
 from shiftwork.model.silence import Stall, rests_until
-from shiftwork.store import hearing
-from shiftwork.store.hearing import StallDetector
+from shiftwork.store import stalls
+from shiftwork.store.stalls import StallDetector
 
 SPAN = 90.0
 
@@ -119,9 +119,9 @@ def test_stall_noticed_twice_counts_once(ear: StallDetector, clocks: Clocks) -> 
 
 
 def test_number_of_recorded_stalls_is_bounded(ear: StallDetector, clocks: Clocks) -> None:
-    for _ in range(hearing.MAX_STALLS + 10):
+    for _ in range(stalls.MAX_STALLS + 10):
         clocks.pass_(10)
         ear.check()
         clocks.pass_(1)
         ear.check()
-    assert len(ear.stalls) == hearing.MAX_STALLS
+    assert len(ear.stalls) == stalls.MAX_STALLS

@@ -39,12 +39,12 @@ def test_results_of_live_processes_are_left_to_them(tmp_path: Path) -> None:
         file.write_bytes(msgspec.json.encode(left))
         outbox = Outbox(tmp_path)
         assert outbox.keep(RESULT)
-        assert list(outbox.of_the_dead()) == []
+        assert list(outbox.of_dead_workers()) == []
         other.kill()
         other.wait(PATIENCE_SEC)
-        assert list(outbox.of_the_dead()) == [left]
+        assert list(outbox.of_dead_workers()) == [left]
     outbox.drop(left.token)
-    assert list(outbox.of_the_dead()) == []
+    assert list(outbox.of_dead_workers()) == []
 
 
 def test_unreadable_outbox_file_is_kept_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -111,7 +111,7 @@ async def test_result_of_a_dead_process_is_charged_once(shop: Queue, store_url: 
     await shop.runtimes.report_gone("dead")
     async with handles(store_url, 4) as others:
         deliveries = [ResultDelivery(each, Outbox(tmp_path / "box"), Summary(), asyncio.Event()) for each in others]
-        await asyncio.gather(*(each.left(of_the_dead=True) for each in deliveries))
+        await asyncio.gather(*(each.left(of_dead_workers=True) for each in deliveries))
         await asyncio.gather(*(each.left() for each in deliveries))
     assert list((tmp_path / "box").iterdir()) == []
     (spent,) = (await shop.budgets.costs("agent")).costs

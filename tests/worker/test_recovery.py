@@ -104,12 +104,12 @@ async def test_roster_files_of_another_host_are_ignored(server: Running) -> None
         elsewhere = Process("another machine", os.getpid(), "1")
         entry.write(Note("theirs", "another host", elsewhere))
         entry.close(remove=False)
-        assert list(roster.of_the_dead()) == []
+        assert list(roster.of_dead_workers()) == []
         entry = roster.enter("theirs")
         assert entry is not None
         entry.write(Note("theirs", socket.gethostname(), elsewhere))  # before this machine was booted
         entry.close(remove=False)
-        assert [runtime_id for runtime_id, _ in roster.of_the_dead()] == ["theirs"]
+        assert [runtime_id for runtime_id, _ in roster.of_dead_workers()] == ["theirs"]
 
 
 async def test_runtime_id_in_use_is_refused(shop: Queue, store_url: str) -> None:

@@ -1,4 +1,4 @@
-"""Agents and the runtimes that host them: register, drain, go offline, come back after a crash."""
+"""Operations on agents and the runtimes that host them: register, drain, take offline, recover after a crash."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Agents(Namespace, name="agents"):
 
     @operation("POST /api/agents/{agent_id}/deregister", "work", status=204, errors=(NotFound,))
     async def deregister(self, agent_id: Name) -> None:
-        """Take an agent offline because its program ends; it gets no work until it registers again."""
+        """Take an agent offline because its program is ending; it gets no work until it registers again."""
 
     @operation("POST /api/agents/{agent_id}/heartbeat", "work", key="never", errors=(NotFound,))
     async def heartbeat(self, agent_id: Name) -> Agent:
-        """Say that an agent is alive, whether or not it holds anything."""
+        """Report that an agent is alive, whether or not it holds a task."""
 
     @operation("PATCH /api/agents/{agent_id}", "operate", errors=(NotFound,))
     async def update(
@@ -60,10 +60,10 @@ class Agents(Namespace, name="agents"):
         status: AgentStatus | None = None,
         budget_remaining_usd: Dollars | UnsetType | None = UNSET,
     ) -> Agent:
-        """Set an agent active, draining, offline or failed, or change what it may still spend.
+        """Set an agent active, draining, offline or failed, or change its remaining budget.
 
-        A draining or offline agent finishes what it holds and gets nothing new. A budget of null has no limit; what is
-        not given stays as it is.
+        A draining or offline agent finishes the tasks it holds and gets no new ones. A budget of null means no limit;
+        omitted values stay unchanged.
         """
 
     async def set_status(self, agent_id: str, status: AgentStatus) -> Agent:
@@ -71,7 +71,7 @@ class Agents(Namespace, name="agents"):
         return await self.update(agent_id, status=status)
 
     async def set_budget(self, agent_id: str, remaining_usd: float | None) -> Agent:
-        """Set what an agent may still spend; None for no limit."""
+        """Set an agent's remaining budget; None for no limit."""
         return await self.update(agent_id, budget_remaining_usd=remaining_usd)
 
     @operation("POST /api/queue/rebalance", "operate", envelope="outcomes", group="Queue")
@@ -84,7 +84,7 @@ class Agents(Namespace, name="agents"):
 
     @operation("GET /api/agents", "read", envelope="agents")
     async def list(self) -> list[Agent]:
-        """Return all agents with what they hold and have spent."""
+        """Return all agents with their claims and costs."""
 
 
 class Runtimes(Namespace, name="runtimes", group="Agents"):
@@ -94,19 +94,21 @@ class Runtimes(Namespace, name="runtimes", group="Agents"):
     async def heartbeat(
         self, runtime_id: Name, holding: Annotated[Sequence[ClaimToken], Meta(max_length=MAX_HELD)] = ()
     ) -> RuntimeHeartbeat:
-        """Extend the lease of everything the runtime holds with one call; says which claims to stop."""
+        """Extend the leases of everything the runtime holds with one call; returns which claims to stop."""
 
     @operation("POST /api/runtimes/{runtime_id}/gone", "work", envelope="outcomes")
     async def report_gone(self, runtime_id: Name) -> list[Outcome]:
-        """Report that a runtime has died: what it held fails at once, as after silence, and its agents are failed."""
+        """Report that a runtime has died: its claims fail at once, as after silence, and its agents are marked
+        failed.
+        """
 
     @operation("POST /api/runtime/{runtime_id}/orphans", "work", envelope="outcomes")
     async def recover(self, runtime_id: Name) -> list[Outcome]:
-        """Report that a runtime has restarted: what it held before is failed, requeued or kept, as `recover` says."""
+        """Report that a runtime has restarted: its earlier claims are failed, requeued or kept, as `recover` says."""
 
     @operation("GET /api/runtimes", "read", envelope="items")
     async def list(self) -> list[Runtime]:
-        """Return all runtimes with what they hold and when they were last heard from."""
+        """Return all runtimes with their claims and when they were last heard from."""
 
 
 _REGISTER = operation_of(Registration.register)

@@ -1,4 +1,4 @@
-"""Processes as others on the same machine can check them: by id and start time."""
+"""Identifies processes by id and start time, so that others on the same machine can check them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process as others on its machine can check it."""
+    """A process, identified so that others on its machine can check it."""
 
     machine: str
     pid: int
@@ -22,23 +22,23 @@ def this_process() -> Process | None:
 
 
 def process_of(pid: int) -> Process | None:
-    """The process that has this id now; None where that cannot be said."""
+    """The process that has this id now; None if that cannot be determined."""
     machine, started = _machine(), _started(pid)
     return Process(machine, pid, started) if machine and started else None
 
 
 @functools.cache
 def _machine() -> str | None:
-    """This boot of this machine, and the namespace in which its process ids mean something."""
+    """The current boot of this machine, and the namespace of its process ids."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}:{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115  # a link into nowhere
+        return f"{boot}:{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115  # the link's target does not exist
     except OSError:
         return None
 
 
 def _started(pid: int) -> str | None:
-    """When the process began, in the kernel's ticks; None for one that is gone, or dead and not yet buried."""
+    """When the process started, in the kernel's ticks; None if it is gone or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
         return None if fields[0] in {"Z", "X"} else fields[19]
@@ -47,10 +47,10 @@ def _started(pid: int) -> str | None:
 
 
 def _sees_others() -> bool:
-    """Where the processes of other users are hidden, a process that is not seen may be alive."""
+    """Whether processes of other users are visible; if not, an unseen process may be alive."""
     return _started(1) is not None
 
 
 def is_gone(process: Process) -> bool:
-    """Whether it is known to be gone: it ran on this machine, and does not any more."""
+    """Whether it is known to be gone: it ran on this machine and no longer does."""
     return process.machine == _machine() and _started(process.pid) != process.started and _sees_others()

@@ -9,11 +9,11 @@ from shiftwork.settings.model import Settings
 from shiftwork.store.store import Row, Tx
 
 NOTE_EVERY_SEC = 10.0
-"""An agent that asks for work and gets none is alive; writing that now and then is often enough."""
+"""A claim that gets no work is a sign of life, which need not be written every time."""
 
 
 def span_sec(settings: Settings) -> float | None:
-    """How long a silence makes an agent failed; None where beats are not what tells the living from the dead."""
+    """How long an agent may be silent before it is failed; None if heartbeats do not decide that."""
     if settings.lease.mode != "heartbeat" or settings.heartbeat_timeout_sec is None:
         return None
     if settings.runtime_offline_sec is not None or not settings.health_checks:
@@ -22,15 +22,15 @@ def span_sec(settings: Settings) -> float | None:
 
 
 async def record_ask(tx: Tx, agent: Row, claim_filter: ClaimFilter) -> None:
-    """An agent that asks for work is alive, also when there is none."""
+    """Record the sign of life of an agent whose claim got no work."""
     if agent["asked_at"] is None or tx.now - agent["asked_at"] >= NOTE_EVERY_SEC:
         await tx.run("note_ask", workspace=agent["workspace"], id=agent["id"], now=tx.now, asked=claim_filter.text())
 
 
 async def find_failed(tx: Tx, engine: Engine, most: int) -> int | None:
-    """Mark the agents failed that no one has heard of in this many checks; what they hold is due to be taken back.
+    """Mark agents failed that missed too many heartbeats; their claims are then due to be reclaimed.
 
-    None where beats say of no agent whether it lives.
+    None if heartbeats decide about no agent.
     """
     names = [row["name"] for row in await tx.all("agents_workspaces")]
     known = await engine.settings_cache.load_many(tx, names)
@@ -57,7 +57,7 @@ async def _mark(tx: Tx, engine: Engine, agents: list[tuple[str, str]]) -> None:
 
 
 async def live(tx: Tx, workspace: str, settings: Settings) -> int:
-    """How many agents take work, and were heard of lately where that tells the living from the dead."""
+    """The number of active agents; if heartbeats decide, only those heard from recently."""
     span = span_sec(settings)
     since = 0.0 if span is None else tx.now - span
     row = await tx.one("live_agents", workspace=workspace, since=since)

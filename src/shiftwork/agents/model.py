@@ -24,17 +24,17 @@ class NewAgent(Fields):
     capabilities: list[Name] = []
     models_available: list[Name] = []
     provider: Name | None = None
-    """Whose models it uses, and on which account: agents that share them share their limits."""
+    """The provider and account it uses: agents that share them share their limits."""
     account: Name | None = None
     accounts: list[Name] = []
-    """Several accounts of this provider that it can use: each claim names the one to use."""
+    """Several accounts of this provider that it can use; each claim names one."""
     max_concurrent_tasks: MaxTasks | msgspec.UnsetType | None = msgspec.UNSET
     budget_remaining_usd: Dollars | None = None
     poll_interval_sec: Seconds | None = None
     claim_ttl_sec: Seconds | None = None
     isolation_group: Name | None = None
     restarted: bool = False
-    """Its program has started again and does not know what it held: that is recovered."""
+    """Its program has restarted and does not know what it held: recover its claims."""
 
 
 class AgentFields(TypedDict, total=False):
@@ -57,7 +57,7 @@ class AgentFields(TypedDict, total=False):
 
 
 class Agent(msgspec.Struct, frozen=True):
-    """An agent, what it holds, and what it has spent."""
+    """An agent, its claims, and its costs."""
 
     id: str
     workspace_id: str
@@ -68,7 +68,7 @@ class Agent(msgspec.Struct, frozen=True):
     provider: str | None
     account: str | None
     accounts: list[str]
-    """All that it can use."""
+    """All accounts that it can use."""
     max_concurrent_tasks: int | None
     current_tasks: int
     status: str
@@ -85,7 +85,7 @@ class Agent(msgspec.Struct, frozen=True):
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """A process that hosts agents. It is offline when it has been silent for as long as the workspace waits."""
+    """A process that hosts agents. It is offline after a silence of `runtime_offline_sec`."""
 
     id: str
     status: str
@@ -100,9 +100,9 @@ class RuntimeHeartbeat(msgspec.Struct, frozen=True):
     cancel: dict[str, str | None]
     lost: list[str]
     unnamed: list[str]
-    """Claims it holds and did not name: new ones, or those whose answer was lost."""
+    """Claims that it holds but did not name: new ones, or those whose answer was lost."""
     slow_down_sec: float | None = None
     yields: dict[str, str] = {}
-    """Claims that are asked to give their task back, and for what."""
+    """Claims asked to yield their task, and for which urgent task."""
     instructions: dict[str, list[Instruction]] = {}
-    """By claim: what was sent to its holder and not yet acknowledged, in order."""
+    """By claim: instructions sent to its holder and not yet acknowledged, in order."""

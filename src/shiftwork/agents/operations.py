@@ -1,4 +1,4 @@
-"""What the operations on agents and runtimes do."""
+"""Implements the operations on agents and runtimes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def register(tx: Tx, engine: Engine, caller: Caller, workspace: str, agent
     settings = (await engine.settings_cache.load(tx, workspace)).settings()
     accounts = sorted({*new.accounts, *([new.account] if new.account else [])})
     if len(accounts) > 1 and new.provider is None:
-        hint = "Give the provider whose accounts they are."
+        hint = "Name the provider of the accounts."
         raise InputError("several accounts need a provider", where="agent.provider", hint=hint)
     before = await tx.one("lock_agent", workspace=workspace, id=new.id)
     limit = settings.max_concurrent_tasks if new.max_concurrent_tasks is msgspec.UNSET else new.max_concurrent_tasks
@@ -118,11 +118,11 @@ def _agent(row: Row, interval: float) -> Agent:
 
 @transaction(Agents.heartbeat)
 async def heartbeat(tx: Tx, engine: Engine, caller: Caller, workspace: str, agent_id: str) -> Agent:
-    """Where a heartbeat is the runtime's, it is one for everything held there."""
+    """If runtimes are watched, an agent's heartbeat counts for everything its runtime holds."""
     await tx.run("beat_agent", workspace=workspace, id=agent_id, now=tx.now)
     if (await engine.settings_cache.load(tx, workspace)).settings().heartbeat.scope == "runtime":
         for held in await tx.all("runtimes_of_agent", workspace=workspace, agent=agent_id):
-            await tx.one("see_runtime", workspace=workspace, id=held["runtime_id"], now=tx.now, heartbeat_at=tx.now)
+            await tx.one("touch_runtime", workspace=workspace, id=held["runtime_id"], now=tx.now, heartbeat_at=tx.now)
     return await _read_agent(tx, engine, workspace, agent_id)
 
 
@@ -178,7 +178,7 @@ async def recover(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtim
     work = UnitOfWork(tx, engine, caller)
     found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
     locked = await work.lock(row["id"] for row in found)
-    await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)  # after the tasks
+    await tx.run("touch_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)  # after the tasks
     rows = [row for row in locked if row.status in SLOT_STATES and row.runtime_id == runtime_id]
     for row in rows:
         await _orphan(work, row)
@@ -187,7 +187,7 @@ async def recover(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtim
 
 
 async def _recover(tx: Tx, engine: Engine, caller: Caller, workspace: str, agent_id: str) -> None:
-    """An agent has restarted: what it held before is failed, requeued or kept."""
+    """Recover an agent that has restarted: its earlier claims are failed, requeued or kept."""
     work = UnitOfWork(tx, engine, caller)
     found = await tx.all("held_claims", agent=agent_id, workspace=workspace)
     for row in await work.lock(row["id"] for row in found):
@@ -224,13 +224,13 @@ async def report_gone(tx: Tx, engine: Engine, caller: Caller, workspace: str, ru
         work.alert(workspace, "runtime_gone", runtime=runtime_id, count=len(rows))
     work.lose_agents(workspace, hosted)
     await work.save()
-    # Runtimes are the last to be locked, as in a claim and a heartbeat.
+    # Runtimes are locked last, as in a claim and a heartbeat.
     await tx.run("set_runtime_status", workspace=workspace, id=runtime_id, status="offline")
     return [Outcome(ids.show_task(row.id), row.status) for row in rows]
 
 
 async def _announced(tx: Tx, workspace: str, runtime_id: str) -> set[str]:
-    """The agent that the process named when it announced itself; so one that held nothing is found, too."""
+    """The agent that the process named when it announced itself, which also finds one without claims."""
     runtime = await tx.one("read_runtime", workspace=workspace, id=runtime_id)
     presence = msgspec.json.decode(runtime["presence"]) if runtime and runtime["presence"] else {}
     return {presence["agent"]} if presence.get("agent") else set()

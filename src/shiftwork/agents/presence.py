@@ -1,8 +1,8 @@
-"""Presence: a runtime whose process is known to be gone loses its tasks at once, before any lease runs out.
+"""Presence: a runtime whose process is known to be gone loses its tasks at once, before any lease expires.
 
-An accelerator only. A process is known by its id and start time, which only others on the same machine can check;
-where that cannot be said, the lease decides. So it does where a dead process has finished work that it could not hand
-in: another worker of this machine, or the next one, finds the result in the outbox and hands it in.
+This only speeds up recovery. A process is identified by its id and start time, which only others on the same machine
+can check; otherwise, the lease decides. It also decides if a dead process has finished work that it could not submit:
+another worker on this machine, or the next one, finds the result in the outbox and submits it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shiftwork.store import crash_points
 from shiftwork.store.store import Row, Tx
 
 IDLE_SEC = 3600.0
-"""A process that holds nothing is looked for this long after its last sign; those of other machines never go."""
+"""How long after its last sign of life a process without claims is still checked; those of other machines never are."""
 
 
 class RuntimeProcess(Process, frozen=True):
@@ -32,7 +32,7 @@ class RuntimeProcess(Process, frozen=True):
 async def announce(
     engine: Engine, workspace: str, runtime_id: str, outbox: Path | None = None, agent_id: str | None = None
 ) -> None:
-    """Let others on this machine know which process this runtime is.
+    """Announce to others on this machine which process this runtime is.
 
     In its outbox a result is one file, named after its claim: `<token>.json`.
     """
@@ -44,33 +44,33 @@ async def announce(
     text = msgspec.json.encode(runtime).decode()
 
     async def write(tx: Tx) -> None:
-        await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
+        await tx.run("touch_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
         await tx.run("set_presence", workspace=workspace, id=runtime_id, presence=text)
 
     await crash_points.named("presence", engine.store.run(write))
 
 
 async def find_gone(tx: Tx) -> list[tuple[Row, RuntimeProcess]]:
-    """Runtimes whose processes, of this machine, are gone, and which are not marked so yet."""
+    """Runtimes whose processes on this machine are gone and that are not marked so yet."""
     present = await tx.all("present_runtimes", since=tx.now - IDLE_SEC)
     found = [(row, msgspec.json.decode(row["presence"], type=RuntimeProcess)) for row in present]
     return [(row, runtime) for row, runtime in found if is_gone(runtime)]
 
 
 async def reclaim_gone(tx: Tx, engine: Engine) -> dict[str, int]:
-    """End the claims of processes of this machine that are gone, and mark their agents failed."""
+    """End the claims of dead processes of this machine, and mark their agents failed."""
     known, returned = await _reclaim_gone(tx, engine)
     return {"gone": known, "handed_back": len(returned)} if known else {}
 
 
 async def reclaim_gone_now(engine: Engine, workspace: str) -> list[Outcome]:
-    """The same at once, for a worker that starts; what became of tasks in its own workspace is answered."""
+    """The same immediately, for a starting worker; returns the outcomes of tasks in its own workspace."""
     _, returned = await crash_points.named("presence", engine.store.run(lambda tx: _reclaim_gone(tx, engine)))
     return [outcome for its_workspace, outcome in returned if its_workspace == workspace]
 
 
 async def _reclaim_gone(tx: Tx, engine: Engine) -> tuple[int, list[tuple[str, Outcome]]]:
-    """How many are gone, and what each task they held came to."""
+    """The number of dead processes, and the outcome of each task they held."""
     gone = await find_gone(tx)
     known, returned = 0, list[tuple[str, Outcome]]()
     for row, runtime in gone:
@@ -84,7 +84,7 @@ async def _reclaim_gone(tx: Tx, engine: Engine) -> tuple[int, list[tuple[str, Ou
 
 
 async def _has_finished(tx: Tx, row: Row, runtime: RuntimeProcess) -> bool:
-    """Whether a result of what it holds waits in its outbox to be submitted, as far as that can be said."""
+    """Whether its outbox holds a result of one of its claims, as far as that can be determined."""
     if runtime.outbox is None:
         return False
     folder = Path(runtime.outbox)
@@ -93,11 +93,11 @@ async def _has_finished(tx: Tx, row: Row, runtime: RuntimeProcess) -> bool:
 
 
 def _is_kept(file: Path) -> bool:
-    """A file that no one can read as a result is not waited for."""
+    """Whether a file is a readable result; others are not waited for."""
     try:
         msgspec.json.decode(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
         return False
     except OSError:
-        return True  # it is someone else's, and may be good
+        return True  # another user's file, which may be a result
     return True

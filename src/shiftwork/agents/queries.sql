@@ -10,7 +10,7 @@ on conflict (workspace, id) do update set type = excluded.type, types = excluded
   asked = null
 
 -- name: add_agent
--- An agent that claims without having said who it is; where it says so at this moment, that stands.
+-- Inserts an agent that claims without being registered; a concurrent registration wins.
 insert into agents (workspace, id, type, types, capabilities, models, max_concurrent_tasks, status, budget, poll_interval_sec,
   claim_ttl_sec, isolation_group, announced, registered_at, last_heartbeat)
 values (:workspace, :id, :type, :types, :capabilities, :models, :max_concurrent_tasks, 'active', :budget, :poll_interval_sec,
@@ -35,13 +35,13 @@ select a.*, (select count(*) from tasks t where t.agent_id = a.id and t.workspac
 from agents a where a.workspace = :workspace and a.id = :id
 
 -- name: beat_agent
--- Anyone who beats is not failed.
+-- A heartbeat makes a failed agent active.
 update agents set last_heartbeat = :now, status = case when status = 'failed' then 'active' else status end
 where workspace = :workspace and id = :id
 
--- name: see_runtime
--- Any sign of life, answered with how long to go slow and whether any instruction waits in the workspace. Only a beat that
--- named no task covers all of them.
+-- name: touch_runtime
+-- Records a sign of life; answers how long to slow down and whether any instruction waits in the workspace. Only a
+-- heartbeat that names no task covers all of them.
 insert into runtimes (workspace, id, status, heartbeat_at, seen_at, registered_at) values (:workspace, :id, 'active', :heartbeat_at, :now, :now)
 on conflict (workspace, id) do update set status = 'active', seen_at = excluded.seen_at,
   heartbeat_at = coalesce(excluded.heartbeat_at, runtimes.heartbeat_at)
@@ -52,7 +52,7 @@ returning (select max(g.until) from gates g where g.workspace = :workspace and g
 -- rows items: id text
 select r.id, r.status, r.seen_at from {items} join runtimes r on r.workspace = :workspace and r.id = items.id
 
--- name: see_runtimes
+-- name: touch_runtimes
 -- rows items: id text
 insert into runtimes (workspace, id, status, seen_at, registered_at)
 select cast(:workspace as text), items.id, 'active', cast(:now as {postgres: double precision}{sqlite: real}),
@@ -71,7 +71,7 @@ from runtimes r where r.workspace = :workspace order by r.id
 select * from runtimes where workspace = :workspace and id = :id
 
 -- name: held_by_runtime
--- What has been submitted and waits for its verdict is in no one's hands.
+-- A task that awaits its verdict takes no slot.
 select id, fence from tasks where runtime_id = :runtime and workspace = :workspace and agent_id is not null
   and status <> 'validating' order by id
 
@@ -86,14 +86,14 @@ select t.id, t.agent_id from tasks t where t.workspace = :workspace and t.status
 update runtimes set presence = :presence where workspace = :workspace and id = :id
 
 -- name: present_runtimes
--- Runtimes that said which process they are, and hold something or were seen since a moment.
+-- Runtimes that announced their process, and hold claims or were seen since a moment.
 select r.workspace, r.id, r.presence from runtimes r where r.presence is not null and r.status = 'active'
   and (r.seen_at >= :since or exists (select 1 from tasks t where t.runtime_id = r.id and t.workspace = r.workspace
                                       and t.agent_id is not null and t.status <> 'validating'))
 
 -- name: silent_agents
--- Agents unheard of since a moment, by themselves or through a runtime that holds work for them. One that never
--- announced itself and holds nothing is not missed.
+-- Agents not heard from since a moment, directly or through a runtime that holds work for them; without unregistered
+-- agents that hold nothing.
 -- rows items: workspace text, before float
 select a.workspace, a.id, {postgres: greatest}{sqlite: max}(a.last_heartbeat, (
     select coalesce(max({postgres: greatest}{sqlite: max}(t.claimed_at, coalesce(t.heartbeat_at, 0), coalesce(r.seen_at, 0))), 0)
@@ -121,7 +121,7 @@ where agents.workspace = items.workspace and agents.id = items.id and agents.sta
 returning agents.workspace, agents.id
 
 -- name: fail_lost_agent
--- Its process has died. One that holds work all the same does so through another process.
+-- Fails agents whose process has died. One that still holds work does so through another process.
 update agents set status = 'failed' where workspace = :workspace and id = :id and status in ('active', 'draining')
   and not exists (select 1 from tasks t where t.agent_id = agents.id and t.workspace = agents.workspace and t.status <> 'validating')
 returning id
@@ -134,7 +134,7 @@ select count(*) as total from agents a where a.workspace = :workspace and a.stat
              where t.agent_id = a.id and t.workspace = a.workspace and r.seen_at > :since))
 
 -- name: resolve_agent_alerts
--- The agents they name are back.
+-- The agents of these alerts are back.
 update alerts set acknowledged_at = :now, acknowledged_by = :actor
 where workspace = :workspace and acknowledged_at is null and kind = 'agent_failed' and exists (
   select 1 from agents a where a.workspace = alerts.workspace and a.id = alerts.data ->> 'agent' and a.status <> 'failed')

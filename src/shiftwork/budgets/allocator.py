@@ -17,20 +17,20 @@ from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
 
 HOLD = "budget"
-"""What is in a task's `hold` while a budget above it cannot pay it."""
+"""The value of a task's `hold` while a budget above it cannot pay for it."""
 
 BATCH = 500
-"""Tasks that are held back, or let go, by one statement."""
+"""Tasks held back or freed by one statement."""
 
 FIRST = "00000000-0000-0000-0000-000000000000"
-"""Before every id: where a walk begins."""
+"""Sorts before every id: the start of a walk."""
 
 _NONE_YET: WeakKeyDictionary[Engine, dict[str, tuple[float, float]]] = WeakKeyDictionary()
-"""Workspaces whose day had no budget when this process looked: the day, and until when that is taken for granted."""
+"""Workspaces whose day had no budget at the last check: the day, and how long that is cached."""
 
 
 def day_of(at: float) -> str:
-    """The day in UTC, as budgets are named by it."""
+    """The day in UTC, which names its budget."""
     return dt.datetime.fromtimestamp(at, dt.UTC).date().isoformat()
 
 
@@ -40,20 +40,20 @@ def day_begins(at: float) -> float:
 
 
 def span_of(day: str) -> dict[str, float]:
-    """When what is paid by this day is claimed."""
+    """The claim times that this day pays for."""
     since = dt.datetime.fromisoformat(day).replace(tzinfo=dt.UTC).timestamp()
     return {"since": since, "until": since + 86_400}
 
 
 class Level:
-    """A budget as a budget allocator counts it down."""
+    """A budget with the allocator's remaining amounts."""
 
     def __init__(self, row: Row, ceiling: int | None) -> None:
         self.ceiling = ceiling
         self.count(row)
 
     def count(self, row: Row) -> None:
-        """Begin with what the row says."""
+        """Start with the amounts of the row."""
         self.row = row
         self.left = budget.left(self.ceiling, row["spent"], row["granted"])
 
@@ -67,7 +67,7 @@ def to_save(row: Row) -> tuple[Any, ...]:
 
 
 class BudgetAllocator:
-    """Says what each task is granted, counting down as it goes."""
+    """Determines the grant of each task, and deducts it from the budgets."""
 
     def __init__(self, resolver: Resolver, agent_left: int | None = None, day: Row | None = None) -> None:
         settings = resolver.settings().budget
@@ -81,11 +81,11 @@ class BudgetAllocator:
         self.closed: dict[str, Level] = {}
         """Budgets of DAGs and trees that could not pay a task."""
         self.grants: dict[str, int] = {}
-        """By task, what it was granted."""
+        """The grants by task."""
 
     @property
     def unlimited(self) -> bool:
-        """Whether a task that stands under no budget costs no one anything."""
+        """Whether a task without a budget needs no grant at all."""
         return self._agent_left is None and self._day is None
 
     @property
@@ -93,12 +93,12 @@ class BudgetAllocator:
         return self._day is not None and self._day.left is not None and self._day.left <= 0
 
     async def load(self, tx: Tx, rows: Iterable[Row]) -> None:
-        """Read the budgets of these tasks that are not known yet, with all above them."""
+        """Read the budgets of these tasks that are not loaded yet, with all above them."""
         unknown = {row["budget_id"] for row in rows if row["budget_id"] is not None} - self._levels.keys()
         await self._learn(tx, unknown)
 
     async def _learn(self, tx: Tx, names: set[str]) -> set[str]:
-        """Read these budgets with all above them; which were not known. What is known keeps what it has counted."""
+        """Read these budgets with all above them; returns the new ones. Loaded budgets keep their counts."""
         if not names:
             return names
         rows = await tx.all("read_chains", items=[(name,) for name in sorted(names)])
@@ -107,7 +107,7 @@ class BudgetAllocator:
         return set(fresh)
 
     def levels(self, row: Row) -> list[Level]:
-        """Every budget that pays for this task, but for the agent's own."""
+        """Every budget that pays for this task, except the agent's own."""
         found = [] if self._day is None else [self._day]
         above = row["budget_id"]
         while above is not None:
@@ -116,11 +116,11 @@ class BudgetAllocator:
         return found
 
     def _paid_for(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Those that a budget may pay for; mostly none."""
+        """The tasks that a budget may pay for; usually none."""
         return rows if self._levels or self._day is not None else ()
 
     def fits(self, row: Row) -> bool:
-        """Whether there is money for this task; where a DAG or a tree has not enough, that is noted."""
+        """Whether there is enough budget for this task; a DAG or tree that is short is recorded."""
         levels = self.levels(row)
         if self._offer(row, levels) is not None:
             return True
@@ -130,7 +130,7 @@ class BudgetAllocator:
         return False
 
     def take(self, row: Row) -> None:
-        """Count down what a task that fits is granted."""
+        """Deduct the grant of a task that fits."""
         levels = self.levels(row)
         amount = self._offer(row, levels)
         assert amount is not None
@@ -150,13 +150,13 @@ class BudgetAllocator:
         return budget.grant(row["estimated_cost"], self._estimate, left)
 
     def short(self, row: Row) -> list[tuple[Level, int]]:
-        """The budgets that cannot pay this task, each with what it is short of."""
+        """The budgets that cannot pay for this task, each with its shortage."""
         wanted = self._estimate if row["estimated_cost"] is None else row["estimated_cost"]
         levels = [level for level in self.levels(row) if level.left is not None]
         return [(level, wanted - (level.left or 0)) for level in levels if self._grant(row, [level.left or 0]) is None]
 
     async def lock(self, tx: Tx, rows: list[Row]) -> list[Row]:
-        """Lock the budgets that pay for these tasks and count again; what can no longer be paid is left out."""
+        """Lock the budgets that pay for these tasks and recheck; unaffordable tasks are left out."""
         names = {level.row["id"] for row in self._paid_for(rows) for level in self.levels(row)} | self.closed.keys()
         if not names:
             return rows
@@ -172,9 +172,9 @@ class BudgetAllocator:
         return paid
 
     async def _count_again(self, tx: Tx, names: set[str]) -> set[str]:
-        """Lock these budgets and begin with what they say now; those above them that no one has looked at.
+        """Lock these budgets and restart with their current amounts; returns those above them that are not loaded.
 
-        Such a budget came after we looked. It is newer than what stands under it: the next in the order of locks.
+        Such a budget was added since. It is newer than those below it, so it is next in the order of locks.
         """
         above = set()
         for locked in await tx.all("lock_budgets", items=[(name,) for name in sorted(names)]):
@@ -186,7 +186,7 @@ class BudgetAllocator:
         return above - self._levels.keys() - {None}
 
     async def pay(self, tx: Tx, rows: Sequence[Row]) -> list[Row]:
-        """Set aside what these tasks, which are claimed now, were granted; answers the budgets found closed by that."""
+        """Set aside the grants of these tasks, which are being claimed; returns the budgets found exhausted."""
         charges = [
             (row["id"], row["fence"] + 1, level.row["id"], self.grants[row["id"]])
             for row in self._paid_for(rows)
@@ -210,7 +210,7 @@ class BudgetAllocator:
         return to_save(row)
 
     async def hold_back(self, tx: Tx) -> int:
-        """Take tasks that no budget can pay now out of every claim's way, a batch of each budget; how many."""
+        """Hold back tasks that no budget can pay for now, a batch per budget; returns how many."""
         held = 0
         for name, level in sorted(self.closed.items()):
             if level.left is not None:
@@ -219,14 +219,12 @@ class BudgetAllocator:
 
 
 async def hold_under(tx: Tx, budget_id: str, rest: int) -> Sequence[Row]:
-    """Hold back tasks under this budget that cost more than the rest of it; the maintenance job continues where a
-    batch ends.
-    """
+    """Hold back tasks that cost more than the rest of this budget; the maintenance job continues after a batch."""
     return await tx.all("hold_under", id=budget_id, rest=rest, count=BATCH, now=tx.now)
 
 
 async def open_allocator(tx: Tx, engine: Engine, workspace: str, agent: Row) -> BudgetAllocator:
-    """The money of an agent that asks for work."""
+    """The allocator for an agent that claims."""
     resolver = await engine.settings_cache.load(tx, workspace)
     left = budget.left(agent["budget"], agent["spent"], agent["granted"])
     if resolver.settings().budget.daily_usd is None:
@@ -235,9 +233,9 @@ async def open_allocator(tx: Tx, engine: Engine, workspace: str, agent: Row) -> 
 
 
 async def _begun(tx: Tx, engine: Engine, workspace: str) -> Row | None:
-    """The day's budget if there is one: without its limit it continues counting, so that a new limit misses nothing.
+    """The day's budget, if any: it continues to count without a limit, so that a new limit misses nothing.
 
-    Mostly there is none, which is asked for as often as settings are.
+    Usually there is none, which is rechecked as often as settings are.
     """
     none_yet = _NONE_YET.setdefault(engine, {})
     day, until = none_yet.get(workspace, (0.0, 0.0))
@@ -250,9 +248,9 @@ async def _begun(tx: Tx, engine: Engine, workspace: str) -> Row | None:
 
 
 async def today(tx: Tx, engine: Engine, workspace: str) -> Row:
-    """The day's budget; a day begins with what its attempts have cost, also before there was a limit.
+    """The day's budget; it starts with the cost of the day's attempts, including those before there was a limit.
 
-    What runs is counted in later, since a claim must not wait for tasks.
+    Running attempts are counted in later, because a claim must not wait for tasks.
     """
     _NONE_YET.setdefault(engine, {}).pop(workspace, None)
     names = {"workspace": workspace, "kind": "day", "owner": day_of(tx.now)}
@@ -264,20 +262,22 @@ async def today(tx: Tx, engine: Engine, workspace: str) -> Row:
         await tx.insert("insert_budgets", [(id_, *names.values(), None, None, int(gone["cost"]), FIRST)])
         row = await tx.one("find_budget", **names)
         assert row is not None
-        if row["id"] == id_:  # no one else was faster
+        if row["id"] == id_:  # no other transaction was faster
             row = {**row, "spent": row["spent"] + await count_ended(tx, row)}
             await tx.run("save_budgets", items=[to_save(row)])
     return row
 
 
 async def count_ended(tx: Tx, day: Row) -> int:
-    """Charge to a day what is over and was not charged to it yet; what it has cost."""
+    """Charge to a day its ended attempts not charged yet; returns their cost."""
     names = {"id": day["id"], "workspace": day["workspace"], **span_of(day["owner"])}
     return sum(int(row["cost"]) for row in await tx.all("charge_ended", **names))
 
 
 async def let_go(tx: Tx, engine: Engine, held_by: Row, count: int = BATCH) -> tuple[int, bool]:
-    """Bring back what a budget held and can pay now, first things first; how many, and whether others stay held."""
+    """Free held tasks that a budget can pay for now, the first in order first; returns how many, and whether others
+    stay held.
+    """
     found = await tx.all("held_under", id=held_by["id"], count=count)
     if not found:
         return 0, False

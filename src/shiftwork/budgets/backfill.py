@@ -15,14 +15,14 @@ from shiftwork.model.task import micros
 from shiftwork.store.store import Row, Tx
 
 SETTLED_SEC = 5.0
-"""How long a new budget of a day looks for claims of processes that did not know of it; they do after a second."""
+"""How long a new day budget looks for claims of processes that did not know of it; they learn of it within a second."""
 
 _Uses = Mapping[Token, tuple[int, int, bool]]
-"""By attempt, what it was granted, what it used, and whether it is over."""
+"""By attempt: its grant, its use, and whether it has ended."""
 
 
 async def count_in(tx: Tx, engine: Engine, found: Row) -> int:
-    """Put the next page of work under a new budget, with all that it has cost and may still cost; how much that was."""
+    """Put the next page of tasks under a new budget, with their costs and open grants; returns the page's size."""
     work = UnitOfWork(tx, engine, Caller("maintenance:budgets"))
     return await (_count_day if found["kind"] == "day" else _count_dag)(work, found)
 
@@ -38,7 +38,7 @@ async def _count_dag(work: UnitOfWork, found: Row) -> int:
     share = await _charge(tx, found, uses)
     if rows:
         await tx.run("put_under", items=[(row.id,) for row in rows], budget=found["id"])
-    # Anyone who we waited for may have added a task, and copied no budget into it: then this page is read once more.
+    # A transaction we waited for may have added a task without this budget: then this page is read again.
     same = page == [row["id"] for row in await tx.all("tasks_to_count", **place)]
     counted_to = found["counted_to"] if not same else page[-1] if len(page) == BATCH else None
     await _save(tx, found, share, {"counted_to": counted_to})
@@ -46,7 +46,7 @@ async def _count_dag(work: UnitOfWork, found: Row) -> int:
 
 
 async def _count_day(work: UnitOfWork, found: Row) -> int:
-    """What runs is locked and charged from now on; last, when everyone knows, what ended before it could be."""
+    """Lock running attempts and charge them from now on; finally, once every process knows, those that ended before."""
     tx, span = work.tx, span_of(found["owner"])
     settings = (await work.engine.settings_cache.as_written(tx, found["workspace"])).settings().budget
     names = {"workspace": found["workspace"], "after": found["counted_to"], "count": BATCH, **span}
@@ -61,7 +61,9 @@ async def _count_day(work: UnitOfWork, found: Row) -> int:
         counted_to = FIRST
     elif counted_to is None:
         share = share._replace(spent=share.spent + await count_ended(tx, found))
-    ceiling = None if settings.daily_usd is None else micros(settings.daily_usd)  # for who runs while no one claims
+    ceiling = (
+        None if settings.daily_usd is None else micros(settings.daily_usd)
+    )  # for attempts that run while there are no claims
     await _save(tx, found, share, {"counted_to": counted_to, "ceiling": ceiling})
     return len(page)
 
@@ -71,12 +73,12 @@ def _running(rows: Sequence[TaskRow], estimate: int) -> _Uses:
 
 
 def _granted(row: TaskRow, estimate: int) -> int:
-    """What an attempt that runs already is taken to be granted."""
+    """The assumed grant of an attempt that is already running."""
     return row.granted if row.charged else estimate if row.estimated_cost is None else row.estimated_cost
 
 
 async def _charge(tx: Tx, found: Row, uses: _Uses) -> budget.BudgetShare:
-    """Charge these attempts to a budget; what that comes to of those that were not charged to it before."""
+    """Charge these attempts to a budget; returns the amounts of those not charged before."""
     items = [(*token, found["id"], use[0]) for token, use in sorted(uses.items())]
     fresh = [uses[Token(c["task_id"], c["fence"])] for c in await tx.all("add_charges", items=items)] if items else []
     shares = [budget.share(granted, used, over=over) for granted, used, over in fresh]
@@ -90,5 +92,5 @@ async def _save(tx: Tx, found: Row, more: budget.BudgetShare, changes: Mapping[s
 
 
 def _made_at(id_: str) -> float:
-    """When this UUIDv7 was made."""
+    """The time at which this UUIDv7 was created."""
     return int(id_.replace("-", "")[:12], 16) / 1000

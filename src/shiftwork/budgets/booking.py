@@ -21,31 +21,31 @@ from shiftwork.model.task import Usage, dollars, micros
 from shiftwork.store.store import Row
 
 MAX_ATTEMPT_USD = 1_000_000
-"""What all reports of one attempt may come to: a worker must not be able to spend a workspace's budgets by a lie."""
+"""The most that all reports of one attempt may add up to: a false report must not exhaust a workspace's budgets."""
 
 FREED_AT_ONCE = 20
-"""Held tasks that are looked at when an attempt gives money back; the maintenance job continues from there."""
+"""Held tasks reconsidered when an attempt refunds money; the maintenance job continues from there."""
 
 
 class BudgetMove(NamedTuple):
-    """How one attempt's use of its budgets changes. A grant that stays open after the end counts as spent."""
+    """A change in one attempt's use of its budgets. A grant still open after the end counts as spent."""
 
     used_before: int
     used: int
     over_before: bool = False
     over: bool = False
     settled: bool = False
-    """Nothing of its grant is open any more."""
+    """Whether its grant is closed."""
 
     def change(self, granted: int) -> budget.BudgetShare:
-        """What is added to a budget that granted this much."""
+        """The change to a budget that granted this much."""
         before = budget.share(granted, self.used_before, over=self.over_before)
         after = budget.share(0 if self.settled else granted, self.used, over=self.over)
         return budget.BudgetShare(after.spent - before.spent, after.granted - before.granted)
 
 
 class ClaimRef(NamedTuple):
-    """Whose money an attempt spends."""
+    """The claim and its budgets."""
 
     token: Token
     workspace: str
@@ -77,10 +77,10 @@ class CostChanges(Participant):
         self._charges: dict[Token, list[Row]] = {}
 
     async def book(self, reports: Sequence[tuple[Token, Usage]], *, status: str | None = None) -> list[Row]:
-        """Book what running attempts have used: to them, to their agents, and to every budget above them.
+        """Book the usage of running attempts: to them, to their agents, and to every budget above them.
 
-        Heartbeats, steps, completions and failures all come through here; `exceeded` then says who must stop. A report
-        that is not of a live claim (in this status) is passed over: `book_late` is for those.
+        Heartbeats, steps, completions and failures all use this; `exceeded` then says which attempts must stop. A
+        report without a live claim (in this status) is skipped: `book_late` is for those.
         """
         totals: dict[Token, UsageAmounts] = defaultdict(UsageAmounts)
         models: dict[tuple[Token, str], UsageAmounts] = defaultdict(UsageAmounts)
@@ -133,9 +133,9 @@ class CostChanges(Participant):
         )
 
     async def book_late(self, token: Token, usage: Usage, *, last: bool) -> bool:
-        """Usage is a fact: under an old fence it changes no state, but it is booked to its attempt.
+        """Book usage reported under an old fence: it changes no state, but it is charged to its attempt.
 
-        A lost attempt was settled at its whole grant: its last report replaces that, earlier ones use it up.
+        A lost attempt was settled at its whole grant: its final report replaces that, earlier reports count within it.
         """
         used = UsageAmounts().plus(usage)
         if not any(used):
@@ -189,7 +189,7 @@ class CostChanges(Participant):
                 self._end(claim, row["attempt_cost"], lost=False)
 
     def _end(self, claim: ClaimRef, used: int, *, lost: bool) -> None:
-        """What an attempt was granted and did not use goes back, unless no one knows what it used."""
+        """Refund the unused grant of an attempt, unless its usage is unknown."""
         self._move(claim, BudgetMove(used, used, over=True, settled=not lost))
 
     def _move(self, claim: ClaimRef, move: BudgetMove) -> None:
@@ -205,7 +205,7 @@ class CostChanges(Participant):
     async def exceeded(self, rows: Sequence[Row]) -> dict[str, str]:
         """Which of these attempts must stop, and why.
 
-        They cost more than their task may, or used more than they were granted of a budget that can give no more.
+        They exceed their task's ceiling, or their grant under a budget that has nothing left.
         """
         why = await self._past_their_own(rows)
         others = [row for row in rows if row["id"] not in why and row["charged"]]
@@ -222,7 +222,7 @@ class CostChanges(Participant):
         return why
 
     async def _past_a_ceiling(self, rows: Sequence[Row]) -> dict[str, str]:
-        """Read without a lock: an overrun that two attempts share is found at the next report at the latest."""
+        """Read without a lock: an overrun by two attempts together is found at the next report at the latest."""
         if not rows:
             return {}
         why = {}
@@ -265,7 +265,7 @@ class CostChanges(Participant):
         await self._save_budgets()
 
     async def _save_budgets(self) -> None:
-        """Agents are locked before them, everything else of a task as well."""
+        """Lock and write budgets last, after agents and everything else of a task."""
         if not self._moves:
             return
         await self._load_charges()
@@ -289,7 +289,7 @@ class CostChanges(Participant):
         return {**row, "spent": spent, "granted": granted, "told": warning}
 
     def _warn(self, row: Row, ceiling: int | None, spent: int, named: Row) -> int:
-        """Say once that a share of the ceiling is spent; answers the share that was last reported."""
+        """Warn once when a share of the ceiling is spent; returns the share last reported."""
         percent = budget.reached(ceiling, spent)
         if percent <= row["told"]:
             return int(row["told"])
@@ -300,7 +300,7 @@ class CostChanges(Participant):
         return percent
 
     async def _open(self, was: Row, row: Row) -> None:
-        """There is more to grant than before: who waits for it continues."""
+        """Free held tasks, since there is more to grant than before."""
         left, before = (budget.left(r["ceiling"], r["spent"], r["granted"]) for r in (row, was))
         if left is None or before is None or left <= max(before, 0):
             return
@@ -319,7 +319,7 @@ class CostChanges(Participant):
             self._charges |= found
 
     def _changes(self) -> dict[str, budget.BudgetShare]:
-        """What is to be added to each budget."""
+        """The changes to each budget."""
         sums: dict[str, budget.BudgetShare] = defaultdict(lambda: budget.BudgetShare(0, 0))
         for token, charges in self._charges.items():
             for charge in charges:
@@ -333,7 +333,7 @@ def usd(amount: int) -> str:
 
 
 def shown(row: Row) -> str:
-    """A budget's owner as people write it."""
+    """A budget's owner in its public form."""
     if row["kind"] == "dag":
         return ids.show_dag(row["owner"])
     return ids.show_task(row["owner"]) if row["kind"] == "tree" else str(row["owner"])
@@ -344,12 +344,12 @@ def dag_of(row: Row) -> str | None:
 
 
 def words(row: Row) -> str:
-    """A budget in a sentence."""
+    """A budget for use in a sentence."""
     name = shown(row)
-    kinds = {"dag": f"DAG {name}", "tree": f"task {name} with all it spawned", "day": f"the day {name}"}
+    kinds = {"dag": f"DAG {name}", "tree": f"task {name} with its subtasks", "day": f"the day {name}"}
     return kinds.get(row["kind"], f"agent {name}")
 
 
 def tell_closed(work: UnitOfWork, row: Row) -> None:
-    """Someone has found that a budget cannot pay what waits under it."""
+    """Record that a budget cannot pay for the tasks that wait under it."""
     work.emit_for(row["workspace"], "budget_closed", dag_id=dag_of(row), data={"budget": row["kind"], "id": shown(row)})

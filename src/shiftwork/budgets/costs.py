@@ -12,7 +12,7 @@ _NO_END = 1e308
 
 
 async def report(tx: Tx, workspace: str, by: By, since: float, until: float | None, count: int) -> Costs:
-    """Also what runs now, as far as it has reported."""
+    """Includes running attempts, as far as they have reported."""
     span = {"workspace": workspace, "since": since, "until": _NO_END if until is None else until}
     groups = await tx.all("cost_groups", by=by, count=count, **span)
     total = await tx.one("spent_between", **span)

@@ -11,7 +11,7 @@ By = Literal["task", "dag", "type", "agent", "model", "day"]
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """What an agent, a DAG, a task with all it spawns, or a workspace on one day may cost, and has."""
+    """The budget and cost of an agent, a DAG, a task with all it spawns, or a workspace on one day."""
 
     kind: Kind
     id: str
@@ -21,11 +21,11 @@ class Budget(msgspec.Struct, frozen=True):
     """Granted to running attempts and not spent yet."""
     remaining_usd: float | None
     holds_back: bool = False
-    """Tasks wait because it cannot pay them."""
+    """Whether tasks wait because it cannot pay for them."""
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What attempts with one thing in common have cost; None is what no one named."""
+    """The cost of one group of attempts; None is the group without a name."""
 
     by: By
     value: str | None
@@ -40,6 +40,6 @@ class Costs(msgspec.Struct, frozen=True):
 
     costs: list[Cost]
     total_usd: float
-    """Of all groups, also those behind the limit."""
+    """Of all groups, including those beyond the limit."""
     daily_spend_usd: float
-    """Of today, in UTC."""
+    """Today's cost, in UTC."""

@@ -1,4 +1,4 @@
-"""Budgets of agents, DAGs, task trees and days: set, read, and kept true by maintenance; and what was spent."""
+"""Sets and reads budgets of agents, DAGs, task trees and days, maintains them, and reports costs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def _owner(call: Call, kind: Kind, name: str | None) -> str:
 async def set_ceiling(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, kind: Kind, owner: str, ceiling: float | None
 ) -> Budget:
-    """Change what a budget may cost in all, None for no limit; a DAG that has no budget gets one."""
+    """Change the ceiling of a budget, None for no limit; a DAG without a budget gets one."""
     if kind == "day":
         return await _set_day(tx, engine, caller, workspace, ceiling)
     work = UnitOfWork(tx, engine, caller)
@@ -88,7 +88,9 @@ async def _set_day(tx: Tx, engine: Engine, caller: Caller, workspace: str, ceili
 
 
 async def _limit_day(tx: Tx, engine: Engine, workspace: str, ceiling: int | None) -> Mapping[str, Any]:
-    """Today's budget with this ceiling, and with what runs; a day that never had a limit needs none to be without."""
+    """Set today's ceiling, counting in running attempts; removing the limit of a day that never had one does
+    nothing.
+    """
     names = {"workspace": workspace, "kind": "day", "owner": day_of(tx.now)}
     found = await tx.one("find_budget", **names) if ceiling is None else await today(tx, engine, workspace)
     if found is None:
@@ -114,7 +116,7 @@ async def _set_agent(tx: Tx, workspace: str, agent_id: str, ceiling: int | None)
 
 
 async def change(work: UnitOfWork, workspace: str, kind: str, owner: str, ceiling: int | None) -> dict[str, Any]:
-    """Set a ceiling; `settle` then counts in what a new budget found, and lets go what can be paid now."""
+    """Set a ceiling; `settle` then counts in existing work, and frees tasks that can be paid for now."""
     tx = work.tx
     found = await tx.one("find_budget", workspace=workspace, kind=kind, owner=owner)
     if found is None:
@@ -128,13 +130,13 @@ async def change(work: UnitOfWork, workspace: str, kind: str, owner: str, ceilin
 
 
 async def _begin(work: UnitOfWork, workspace: str, kind: str, owner: str) -> None:
-    """A DAG gets a budget when its tasks are there already: new ones join it from now on, the others are counted in."""
+    """Give a budget to an existing DAG: new tasks join it from now on, existing ones are counted in."""
     if kind == "tree":
         task_id = ids.show_task(owner)
         hint = "Submit it with tree_budget_usd, or set a budget for its DAG."
         raise NotFound(f"task {task_id} has no budget for itself and what it spawns", where="id", hint=hint)
     tx = work.tx
-    await tx.all("lock_tasks", items=[(owner,)])  # a lone task that ends or spawns now must find what we make
+    await tx.all("lock_tasks", items=[(owner,)])  # a standalone task that ends or spawns now must find the new row
     await tx.all("lock_dags", items=[(owner,)])
     rows = await tx.all("tasks_to_count", dag=owner, after=FIRST, count=1)
     first = await tx.one("read_tasks", items=[(rows[0]["id"],)]) if rows else None
@@ -148,7 +150,7 @@ async def _begin(work: UnitOfWork, workspace: str, kind: str, owner: str) -> Non
 async def settle_budget(
     tx: Tx, engine: Engine, _caller: Caller, workspace: str, kind: str, owner: str
 ) -> tuple[Budget, bool]:
-    """One batch of what follows from a changed ceiling: the budget, and whether there may be more to do."""
+    """Apply one batch of a changed ceiling's effects; returns the budget, and whether there may be more to do."""
     names = {"workspace": workspace, "kind": kind, "owner": owner}
     row = await tx.one("find_budget", **names)
     assert row is not None
@@ -164,18 +166,18 @@ async def settle_budget(
 
 
 COUNTED_AT_ONCE = {False: 1, True: 10}
-"""Budgets that one turn of the maintenance job counts a page into: of DAGs, whose pages are mostly full, and of
+"""Budgets for which one run of the maintenance job counts in a page: of DAGs, whose pages are usually full, and of
 days."""
 
 LOOKED_AT = 100
-"""Closed budgets that one turn of the maintenance job looks at; meanwhile no one else writes to SQLite."""
+"""Exhausted budgets checked in one run of the maintenance job; during it, no one else can write to SQLite."""
 
 _PLACES: WeakKeyDictionary[Engine, dict[str, str]] = WeakKeyDictionary()
-"""How far this process has come with its walks over budgets; anyone who else has the turn has places of its own."""
+"""The position of this process in its walks over budgets; other processes have their own."""
 
 
 async def maintain(tx: Tx, engine: Engine) -> dict[str, int]:
-    """Go on with what began in other verbs: count in, hold back what cannot be paid, let go what can."""
+    """Continue what other verbs began: count in existing work, hold back unaffordable tasks, free affordable ones."""
     counts = {"counted": 0, "held": 0, "freed": 0, "opened": 0}
     for days, most in COUNTED_AT_ONCE.items():
         for row in await _next(tx, engine, "counting_budgets", most, days=days):
@@ -186,7 +188,7 @@ async def maintain(tx: Tx, engine: Engine) -> dict[str, int]:
 
 
 async def _next(tx: Tx, engine: Engine, statement: str, count: int, **names: Any) -> Sequence[Row]:
-    """The next page of a walk that begins again behind the last."""
+    """The next page of a walk that restarts after the last one."""
     places, walk = _PLACES.setdefault(engine, {}), f"{statement} {names}"
     page = await tx.all(statement, after=places.get(walk, FIRST), count=count, **names)
     places[walk] = page[-1]["id"] if len(page) == count else FIRST
@@ -198,7 +200,7 @@ async def _maintain(tx: Tx, engine: Engine, row: Row, counts: dict[str, int]) ->
     held = await hold_under(tx, row["id"], rest) if rest is not None else ()
     counts["held"] += len(held)
     for lane in {task["lane"] for task in held}:
-        tx.wake(lane)  # what is behind them can be reached now
+        tx.wake(lane)  # the budgets after them can be reached now
     freed, more = await let_go(tx, engine, row) if rest is None or rest >= 0 else (0, True)
     counts["freed"] += freed
     if not held and not more and not await tx.all("held_under", id=row["id"], count=1):
@@ -206,7 +208,7 @@ async def _maintain(tx: Tx, engine: Engine, row: Row, counts: dict[str, int]) ->
 
 
 async def _reopen(tx: Tx, engine: Engine, found: Row) -> bool:
-    """Nothing is held back any more, unless a claim has held something back while we waited for the budget."""
+    """Mark the budget as open, unless a claim held back a task while we waited for the lock."""
     row = dict((await tx.all("lock_budgets", items=[(found["id"],)]))[0])
     if await tx.all("held_under", id=row["id"], count=1):
         return False
@@ -219,7 +221,7 @@ async def _reopen(tx: Tx, engine: Engine, found: Row) -> bool:
 
 
 async def shortages(tx: Tx, resolver: Resolver, row: TaskRow) -> list[tuple[str, str]]:
-    """What each budget above a task is short of, and what would help."""
+    """The shortage of each budget above a task, and what would help."""
     day = None
     if resolver.settings().budget.daily_usd is not None:
         day = await tx.one("find_budget", workspace=row.workspace, kind="day", owner=day_of(tx.now))
@@ -234,7 +236,7 @@ def _shortage(level: Level, amount: int) -> tuple[str, str]:
     what = f"{words(level.row)} has {usd(left)} of {usd(ceiling)} USD left, but the task can cost {usd(left + amount)}"
     if level.row["kind"] == "day":
         return what, f"raise budget.daily_usd by {usd(amount)} USD, or wait for tomorrow (UTC)"
-    return what, f"raise its ceiling by {usd(amount)} USD, or what runs releases what it does not use"
+    return what, f"raise its ceiling by {usd(amount)} USD, or running attempts release unused grants"
 
 
 @reading(Budgets.list)

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 WARN_AT = (80, 95, 100)
-"""Percent of a ceiling that are warned of, once each."""
+"""Percentages of a ceiling at which to warn, once each."""
 
 
 def grant(limit: int | None, estimate: int, left: Iterable[int]) -> int | None:
-    """What to set aside for an attempt where this much is left at each level above it; None where that is too little.
+    """The grant for an attempt, given what is left at each level above it; None if that is too little.
 
-    A task that names its price gets all of it or nothing. One that names none gets the estimate, or what is left.
+    A task with an estimate of its own gets all of it or nothing. Others get the default estimate, or what is left.
     """
     least = min(left, default=None)
     if least is None:
@@ -23,26 +23,26 @@ def grant(limit: int | None, estimate: int, left: Iterable[int]) -> int | None:
 
 
 class BudgetShare(NamedTuple):
-    """What an attempt takes up of a budget."""
+    """An attempt's share of a budget."""
 
     spent: int
     granted: int
 
 
 def share(granted: int, used: int, *, over: bool) -> BudgetShare:
-    """While it runs, the rest of its grant is set aside; once it is over, a grant that is left open counts as spent."""
+    """While it runs, the rest of its grant is set aside; once it has ended, a grant still open counts as spent."""
     if over:
         return BudgetShare(max(used, granted), 0)
     return BudgetShare(used, max(granted - used, 0))
 
 
 def left(ceiling: int | None, spent: int, granted: int) -> int | None:
-    """What may still be granted; None where there is no limit."""
+    """What may still be granted; None without a limit."""
     return None if ceiling is None else ceiling - spent - granted
 
 
 def reached(ceiling: int | None, spent: int) -> int:
-    """The highest percentage to warn of that what was spent has come to; 0 below the first."""
+    """The highest warning percentage reached by the spending; 0 below the first."""
     if ceiling is None or spent <= 0:
         return 0
     return max((percent for percent in WARN_AT if spent * 100 >= ceiling * percent), default=0)

@@ -19,14 +19,14 @@ with recursive chain(id) as (
 select b.* from {items} join budgets b on b.id = items.id order by b.id {postgres: for update of b}
 
 -- name: save_budgets
--- For rows that are locked.
+-- For locked rows.
 -- rows items: id uuid, ceiling bigint, granted bigint, spent bigint, told int, closed_at float, counted_to uuid
 update budgets set ceiling = items.ceiling, granted = items.granted, spent = items.spent, told = items.told,
   closed_at = items.closed_at, counted_to = items.counted_to
 from {items} where budgets.id = items.id
 
 -- name: list_budgets
--- The newest days first; a DAG or a task keeps its place.
+-- Newest days first; a DAG or a task keeps its place.
 select * from budgets where workspace = :workspace and (cast(:kind as text) is null or kind = :kind)
 order by case kind when 'day' then 0 else 1 end, case kind when 'day' then owner end desc, id desc limit :count
 
@@ -38,7 +38,7 @@ select b.owner as dag_id, b.ceiling from {items} join budgets b on b.workspace =
 -- insert charges: task_id uuid, fence bigint, budget_id uuid, granted bigint
 
 -- name: add_charges
--- Those that are not there yet, and which these were.
+-- Inserts missing budgets, and returns them.
 -- rows items: task_id uuid, fence bigint, budget_id uuid, granted bigint
 insert into charges (task_id, fence, budget_id, granted) select task_id, fence, budget_id, granted from {items} where true
 on conflict do nothing returning task_id, fence
@@ -69,7 +69,7 @@ select coalesce(sum(cost), 0) as cost from costs where workspace = :workspace an
 select coalesce(sum(cost), 0) as cost from costs where workspace = :workspace and claimed_at >= :since and claimed_at < :until
 
 -- name: cost_groups
--- What was spent, by what it has in common; a day is the number of days since 1970.
+-- Costs by group; a day is the number of days since 1970.
 select case cast(:by as text) when 'task' then cast(c.task_id as text) when 'dag' then cast(c.dag_id as text)
   when 'agent' then c.agent_id when 'model' then c.model when 'type' then c.type
   else cast(cast({postgres: floor(c.claimed_at / 86400)}{sqlite: c.claimed_at / 86400} as {postgres: bigint}{sqlite: integer}) as text) end as value,
@@ -79,9 +79,9 @@ from costs c where c.workspace = :workspace and c.claimed_at >= :since and c.cla
 group by 1 order by 2 desc, 1 limit :count
 
 -- name: hold_under
--- Take tasks that this budget cannot pay out of the claim index. No one is waited for: a locked row is found by the next.
--- (On PostgreSQL as an array and budget by budget: where the planner takes the table for empty, it would look for all tasks
--- of all budgets again for every row of it.)
+-- Removes tasks that this budget cannot pay for from the claim index. Locked rows are left to the next run.
+-- (On PostgreSQL as an array, one budget at a time: a planner that believes the table empty would look up all tasks of all
+-- budgets again for each of its rows.)
 with recursive under(id) as (
   select cast(:id as {postgres: uuid}{sqlite: text})
   union all
@@ -95,7 +95,7 @@ update tasks set hold = 'budget', version = version + 1, updated_at = :now where
   where coalesce(t.estimated_cost > :rest, :rest <= 0) limit :count)} returning id, lane
 
 -- name: held_under
--- The first tasks that are held back under a budget.
+-- The first tasks held back under a budget.
 with recursive under(id) as (
   select cast(:id as {postgres: uuid}{sqlite: text})
   union all
@@ -108,7 +108,7 @@ select t.id from {postgres: under cross join lateral (
 order by t.rank, t.ordered_at, t.id limit :count
 
 -- name: lock_held
--- Of these, what is ready but for its budget and no one else is changing.
+-- Those of these that only their budget holds back and that are not locked.
 -- rows items: id uuid
 select t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.budget_id, t.estimated_cost from {items} join tasks t on t.id = items.id
 where t.hold = 'budget' and t.status || '' = 'ready' order by t.rank, t.ordered_at, t.id {postgres: for update of t skip locked}
@@ -137,12 +137,12 @@ with held as materialized (
 ) select held.id from held where held.id > :after order by held.id limit :count
 
 -- name: charge_claims
--- What these run is charged from now on; for rows that are locked.
+-- Charges the running attempts of these locked rows from now on.
 -- rows items: id uuid
 update tasks set charged = agent_id is not null from {items} where tasks.id = items.id
 
 -- name: charge_ended
--- Attempts that are over, are paid by this day and were not charged to it, and what each has cost.
+-- Ended attempts of this day that were not charged to it, with their costs.
 insert into charges (task_id, fence, budget_id, granted)
 select distinct c.task_id, c.fence, cast(:id as {postgres: uuid}{sqlite: text}), 0 from costs c join tasks t on t.id = c.task_id
 where c.workspace = :workspace and c.claimed_at >= :since and c.claimed_at < :until and (t.agent_id is null or t.fence <> c.fence)
@@ -150,17 +150,17 @@ on conflict do nothing
 returning (select sum(c.cost) from costs c where c.task_id = charges.task_id and c.fence = charges.fence) as cost
 
 -- name: spent_by_removed
--- What tasks have cost that were removed since: no charge can name them.
+-- The costs of removed tasks, which no charge can reference.
 select coalesce(sum(c.cost), 0) as cost from costs c where c.workspace = :workspace and c.claimed_at >= :since and c.claimed_at < :until
   and not exists (select 1 from tasks t where t.id = c.task_id)
 
 -- name: put_under
--- Tasks that stand under no budget stand under this one; what they run is charged from now on.
+-- Puts tasks without a budget under this one; their attempts are charged from now on.
 -- rows items: id uuid
 update tasks set budget_id = coalesce(budget_id, cast(:budget as {postgres: uuid}{sqlite: text})), charged = agent_id is not null
 from {items} where tasks.id = items.id
 
 -- name: join_trees
--- Trees of a DAG that stand under no other budget stand under the DAG's.
+-- Puts a DAG's trees without another budget under the DAG's.
 update budgets set parent_id = cast(:budget as {postgres: uuid}{sqlite: text}) where kind = 'tree' and parent_id is null and id in (
   select t.budget_id from tasks t where t.budget_id is not null and ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)))

@@ -73,7 +73,7 @@ class Transport:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """See to the end of something no one waits for."""
+        """Keep a background task alive until it ends."""
         task = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)

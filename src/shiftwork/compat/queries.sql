@@ -1,4 +1,4 @@
--- name: see_bridge
+-- name: touch_bridge
 insert into bridges (workspace, name, role, seen_at) values (:workspace, :name, :role, :now)
 on conflict (workspace, name) do update set role = excluded.role, seen_at = excluded.seen_at
 
@@ -9,7 +9,7 @@ select b.name, b.role, b.seen_at, b.events_after,
   (select count(*) from taken_in i where i.workspace = b.workspace and i.bridge = b.name) as taken_in
 from bridges b where b.workspace = :workspace order by b.name
 
--- name: told_upto
+-- name: mark_published
 update bridges set events_after = :seq where workspace = :workspace and name = :name
 
 -- name: insert_published

@@ -1,4 +1,4 @@
-"""What the operations on the queue as a whole do."""
+"""Implements the operations on the queue as a whole."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def purge(
 async def _purge_page(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, purge: Purge, after: str | None
 ) -> tuple[int, str | None]:
-    """One bounded page of a purge: how many went, and where to continue."""
+    """Run one bounded page of a purge; returns how many were removed, and where to continue."""
     low, high = LEVELS.get(purge.level or "", (None, None))
     statuses = purge.status or ["pending", "waiting_approval", "ready", "retrying"] + (
         sorted(CLAIMED_STATES) if purge.held else []
@@ -210,7 +210,7 @@ async def backpressure(tx: Tx, engine: Engine, caller: Caller, workspace: str) -
 
 @reading(Control.maintenance)
 async def maintenance(tx: Tx, engine: Engine, caller: Caller, workspace: str) -> list[MaintenanceJob]:
-    rows = await tx.all("list_duties")
+    rows = await tx.all("list_jobs")
     rest = maintenance_health.resting(rows, tx.now)
     return [_job(row, rest, tx.now) for row in maintenance_health.jobs_of(rows)]
 

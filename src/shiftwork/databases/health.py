@@ -66,6 +66,6 @@ async def look(
 
 
 async def _read(tx: Tx) -> tuple[list[WorkspaceInfo], float]:
-    jobs = maintenance_health.jobs_of(await tx.all("list_duties"))
+    jobs = maintenance_health.jobs_of(await tx.all("list_jobs"))
     late = max((maintenance_health.late_sec(job, tx.now) for job in jobs), default=0.0)
     return await workspaces(tx), late

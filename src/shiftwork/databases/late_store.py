@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from shiftwork.model.errors import ShiftworkError, StoreUnavailable
 from shiftwork.model.text import without_secrets
-from shiftwork.store.hearing import StallDetector
+from shiftwork.store.stalls import StallDetector
 from shiftwork.store.store import Clock, Store, Verb
 
 T = TypeVar("T")
@@ -117,8 +117,8 @@ class LateStore:
         return now
 
     @property
-    def hears_endings(self) -> bool:
-        return self._store is not None and bool(self._store.hears_endings)
+    def announces_ends(self) -> bool:
+        return self._store is not None and bool(self._store.announces_ends)
 
     @asynccontextmanager
     async def lane_wakes(self) -> AsyncIterator[AsyncIterator[frozenset[int]]]:

@@ -1,4 +1,4 @@
-"""The agents' own conversations: pinned to a task, inherited by its retries, retired when resuming them has failed."""
+"""Agents' conversations: pinned to a task, inherited by its retries, retired when resuming them keeps failing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shiftwork.store.store import Row, Tx
 
 
 async def pin(tx: Tx, row: Row, session_id: str) -> bool:
-    """Remember which attempt brought the session; False for a retired one, which is not handed out again."""
+    """Record which attempt brought the session; False if it is retired and must not be handed out again."""
     known = await tx.one("read_session", root=row["root_id"], session=session_id)
     if known is None:
         past = await _went_on_from(tx, row)
@@ -20,7 +20,7 @@ async def pin(tx: Tx, row: Row, session_id: str) -> bool:
 
 
 async def _went_on_from(tx: Tx, row: Row) -> SessionHistory:
-    """An agent that resumes under a new id takes over what is known of the old one."""
+    """Copy the health of the old session id to the new one under which the agent resumes."""
     handed = await tx.one("handed_session", id=row["id"])
     if handed is None:
         return SessionHistory(resumed=False, failed_resumes=0)
@@ -28,7 +28,7 @@ async def _went_on_from(tx: Tx, row: Row) -> SessionHistory:
 
 
 def _past(known: Row | None, task_id: str, fence: int) -> SessionHistory:
-    """A session that came with the task, or from another attempt, was handed to this one."""
+    """Whether this attempt was given a session, from the task or from another attempt."""
     if known is None or known["task_id"] is None:
         return SessionHistory(resumed=True, failed_resumes=0)
     own = (known["task_id"], known["fence"]) == (task_id, fence)
@@ -36,7 +36,7 @@ def _past(known: Row | None, task_id: str, fence: int) -> SessionHistory:
 
 
 async def record_health(work: UnitOfWork, row: TaskRow, decision: Decision) -> str | None:
-    """The attempt has failed: keep its session for the next one, or take it off the task and say why."""
+    """After a failed attempt, keep its session for the next one, or unpin it and say why."""
     if row.session_id is None:
         return None
     id_ = row.session_id

@@ -1,4 +1,4 @@
-"""Tasks as producers and readers see them: submitted, read, cancelled, changed, and what happened to them."""
+"""Operations on tasks for producers and readers: submit, read, cancel, change, history."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDepen
     QuotaExceeded,
     TooManyRequests,
 )
-"""What new tasks can be refused with."""
+"""Errors that a submission can raise."""
 MAX_SUBMIT_WAIT_SEC = 86_400.0
 RETRY_SUBMIT_SEC = 0.5
-"""Nothing announces room in a full queue: a producer that waits for it tries again this often."""
+"""Room in a full queue is not announced: a waiting producer retries this often."""
 MAX_EVENT_WAIT_SEC = 25.0
 MAX_RESULT_WAIT_SEC = 25.0
 FOLLOW_SEC = 20.0
@@ -90,7 +90,7 @@ class Submissions(Namespace, name="", group="Tasks"):
 
 
 class Results(Namespace, name="", group="Tasks"):
-    """What `result` sends, again and again while it waits longer than a server does."""
+    """What `result` sends, repeatedly if it waits longer than the server does."""
 
     @operation(
         "GET /api/tasks/{task_id}/result",
@@ -100,10 +100,10 @@ class Results(Namespace, name="", group="Tasks"):
         rename={"wait": "wait_sec"},
     )
     async def result(self, task_id: Name, *, wait: Annotated[float, Meta(ge=0, le=MAX_RESULT_WAIT_SEC)] = 0) -> Result:
-        """Return the result of a task; with `wait`, wait that long for its end.
+        """Return the result of a task; with `wait`, wait up to that long for it.
 
-        A task that failed, was cancelled or has not ended each has an error of its own. Of a task that was retried or
-        rerun as a new one, the newest counts. In a view: the outcome of the last attempt, also where it failed.
+        A failed, a cancelled and an unfinished task each raise their own error. If the task was retried or rerun as a
+        new one, the newest counts. In a view: the outcome of the last attempt, even if it failed.
         """
 
     @operation(
@@ -117,14 +117,14 @@ class Results(Namespace, name="", group="Tasks"):
     async def dag_result(
         self, dag_id: Name, *, wait: Annotated[float, Meta(ge=0, le=MAX_RESULT_WAIT_SEC)] = 0
     ) -> DagResult:
-        """Return what became of each task of a DAG; with `wait`, wait that long for its end.
+        """Return the outcome of each task of a DAG; with `wait`, wait up to that long for its end.
 
-        A DAG has failed when a task of it has and nothing else of it can run.
+        A DAG has failed when one of its tasks has and none of the others can run.
         """
 
 
 class Everyday(Steering, name="", group="Tasks"):
-    """What producers and readers do every day."""
+    """The everyday operations of producers and readers."""
 
     async def submit(
         self,
@@ -136,9 +136,9 @@ class Everyday(Steering, name="", group="Tasks"):
     ) -> TaskHandle[Any]:
         """Submit one task, given as a `NewTask`, a mapping, or keyword arguments; `await handle.result()` waits for it.
 
-        While the queue is full, it is tried again for `wait_for_room` seconds. With `connection`, the task becomes part
-        of the transaction that is open there: of asyncpg, psycopg 3 or SQLAlchemy to a queue's PostgreSQL database, or
-        of apsw to its SQLite file.
+        While the queue is full, retries for `wait_for_room` seconds. With `connection`, the task becomes part of the
+        transaction that is open there: asyncpg, psycopg 3 or SQLAlchemy for a queue in PostgreSQL, apsw for a queue in
+        SQLite.
         """
         if task is not None and fields:
             raise TypeError("give the task or its fields, not both")
@@ -190,15 +190,15 @@ class Everyday(Steering, name="", group="Tasks"):
     async def get(self, task_id: Name) -> Task:
         """Return one task, whole.
 
-        Over HTTP its ETag begins with its version, which a change may be made conditional on.
+        Over HTTP, the ETag begins with the task's version; send it with If-Match to make a change conditional.
         """
 
     async def result(self, task: str | TaskHandle[Any], *, wait: Patience = 0) -> Result:
-        """Return the result of a task, by its id or handle; with `wait`, wait that long for its end.
+        """Return the result of a task, by its id or handle; with `wait`, wait up to that long for it.
 
         `wait` is in seconds or a timedelta; None waits as long as it takes. Raises `TaskFailed`, `TaskCancelled`,
-        `ResultTimeout` when it has not ended in time, and `NotFound`. Of a task that was retried or rerun as a new one,
-        the newest counts.
+        `ResultTimeout` if it has not ended in time, and `NotFound`. If the task was retried or rerun as a new one, the
+        newest counts.
         """
         task_id = task.id if isinstance(task, Submitted) else task
         given = _RESULT.parameters.read({"task_id": task_id})
@@ -207,7 +207,7 @@ class Everyday(Steering, name="", group="Tasks"):
 
     @operation("POST /api/tasks/{task_id}/cancel", "operate", errors=(NotFound, WrongState, VersionConflict))
     async def cancel(self, task_id: Name, reason: Text = "cancelled", *, version: int | None = None) -> Outcome:
-        """Cancel a task that has not ended, and what depends on it, as its settings say.
+        """Cancel a task that has not ended, and its dependents as their settings say.
 
         With `version`, only if the task is still at the version that was read.
         """
@@ -235,12 +235,12 @@ class Everyday(Steering, name="", group="Tasks"):
         type: Name | Sequence[Name] | None = None,
         verb: Name | Sequence[Name] | None = None,
     ) -> EventPage:
-        """Return the events after a cursor and the next cursor; with `wait`, wait that long for the first one.
+        """Return the events after a cursor and the next cursor; with `wait`, wait up to that long for the first one.
 
         A reader that continues from `next` sees every event once. `after` may be `now`, for what happens from now on.
-        With filters: the events of these tasks, DAGs and types of task, and of these verbs.
+        Filters select the events of these tasks, DAGs, task types and verbs.
 
-        Over HTTP with `Accept: text/event-stream` they keep coming: each has its cursor as its id, and
+        Over HTTP, `Accept: text/event-stream` streams them: each has its cursor as its id, and
         `Last-Event-ID` resumes. Several values of one filter are alternatives.
         """
 
@@ -254,7 +254,7 @@ class Everyday(Steering, name="", group="Tasks"):
         type: str | Sequence[str] | None = None,
         verb: str | Sequence[str] | None = None,
     ) -> AsyncIterator[Event]:
-        """Yield events as they come, each once, forever; with filters, those that `events` returns."""
+        """Yield events as they come, each once, forever; the filters are those of `events`."""
         while True:
             page = await self.events(after, wait=FOLLOW_SEC, task=task, dag=dag, type=type, verb=verb)
             for event in page.events:
@@ -265,7 +265,7 @@ class Everyday(Steering, name="", group="Tasks"):
 
     @operation("GET /api/queue", "read", group="Queue")
     async def status(self, *, fresh: bool = False) -> Status:
-        """Return how the queue stands: depth, agents, throughput, waits and recent failures.
+        """Return the state of the queue: depth, agents, throughput, waits and recent failures.
 
         More than 100,000 tasks are counted every 30 s at most, unless `fresh` is set.
         """
@@ -278,13 +278,13 @@ _DAG_RESULT = operation_of(Results.dag_result)
 
 
 async def dag_result(executor: Executor, dag_id: str, wait: Patience) -> DagResult:
-    """The result of a DAG, waited for as long as the caller wants."""
+    """Wait for the result of a DAG for as long as the caller wants."""
     found: DagResult = await in_turns(executor, _DAG_RESULT, _DAG_RESULT.parameters.read({"dag_id": dag_id}), wait)
     return found
 
 
 async def _when_there_is_room(submit: Callable[[], Awaitable[T]], wait: float) -> T:
-    """Submit; while the queue is full, try again until the time is up."""
+    """Submit; while the queue is full, retry until the time is up."""
     if not 0 < wait <= MAX_SUBMIT_WAIT_SEC:
         raise InputError(f"expected 0 to {MAX_SUBMIT_WAIT_SEC:g} seconds, got {wait!r}", where="wait_for_room")
     loop = asyncio.get_running_loop()
@@ -300,7 +300,7 @@ async def _when_there_is_room(submit: Callable[[], Awaitable[T]], wait: float) -
 
 
 class Tasks(Namespace, name="tasks"):
-    """Tasks, besides what is done with them every day."""
+    """The less common operations on tasks."""
 
     @operation(
         "PATCH /api/tasks/{task_id}",
@@ -327,11 +327,11 @@ class Tasks(Namespace, name="tasks"):
         model: Name | None = None,
         downstream: bool = False,
     ) -> Outcome:
-        """Do the work of an ended task again as a new task with a fresh session.
+        """Repeat the work of an ended task as a new task with a fresh session.
 
         `from_step` keeps the finished steps before that one, with the effects, artifacts and answered waits recorded
         by then, and repeats it and what follows. `payload` and `model` replace those of the task. With `downstream`
-        everything in its DAG that depends on it is done again, too; what it depends on keeps its results.
+        everything in its DAG that depends on it is repeated, too; its dependencies keep their results.
         """
 
     @operation("POST /api/issues/{issue_id}/rerun", "submit", status=201, errors=(NotFound, WrongState))
@@ -340,22 +340,22 @@ class Tasks(Namespace, name="tasks"):
 
     @operation("GET /api/tasks/{task_id}/history", "read", errors=(NotFound,))
     async def history(self, task_id: Name, *, limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000) -> History:
-        """Return every change of state with who made it and why, every event, and every attempt that has ended.
+        """Return every change of state with its actor and reason, every event, and every ended attempt.
 
         In a view: the changes of state, between the states that the document knows.
         """
 
     async def transitions(self, task_id: str) -> list[Transition]:
-        """Return every step of a task from state to state, oldest first."""
+        """Return every transition of a task, oldest first."""
         return (await self.history(task_id, limit=1)).transitions
 
     async def attempts(self, task_id: str) -> list[Attempt]:
-        """Return every attempt at a task that has ended, oldest first."""
+        """Return every ended attempt of a task, oldest first."""
         return (await self.history(task_id, limit=1)).attempts
 
     @operation("GET /api/tags/{tag}", "read")
     async def count_by_tag(self, tag: Name) -> dict[str, int]:
-        """Return how many tasks with this tag are in each state, and how many are done."""
+        """Count the tasks with this tag in each state, and those that are done."""
 
     @operation("GET /api/tasks", "read", errors=(NotFound,))
     async def list(  # a filter each, all optional and by name
@@ -376,10 +376,10 @@ class Tasks(Namespace, name="tasks"):
         limit: PageSize = 100,
         newest: bool = False,
     ) -> Page:
-        """Return tasks in the order of their creation, a page at a time; with `newest`, the newest first.
+        """Return tasks in order of creation, a page at a time; with `newest`, newest first.
 
-        `status` may name several states, with commas. `search` is one or more words that each task must have in its
-        title, payload, tags or errors; a word of three letters or more may be the beginning of one. `reason` is why it
+        `status` takes several states, separated by commas. `search` takes one or more words that each task must have in
+        its title, payload, tags or errors; a word of three letters or more also matches beginnings. `reason` is why it
         last failed. `next` is the cursor of the following page.
         """
 
@@ -399,15 +399,15 @@ class Tasks(Namespace, name="tasks"):
         search: Search | None = None,
         reason: str | None = None,
     ) -> dict[str, int]:
-        """Return how many tasks there are in each state, through the same filters as `list`."""
+        """Count the tasks in each state; takes the filters of `list`."""
 
 
 class Batch(Namespace, name="batch", group="Tasks"):
-    """The same for many tasks at once, each with its own outcome."""
+    """Operations on many tasks at once, each with its own outcome."""
 
     @operation("POST /api/batch/get", "read", envelope="tasks", key="never", batch="task_ids", errors=(NotFound,))
     async def get(self, task_ids: Sequence[Name]) -> list[Task]:
-        """Return several tasks, whole, in the order asked for; those that do not exist are left out."""
+        """Return several tasks in the order requested; those that do not exist are left out."""
 
     @operation("POST /api/batch/cancel", "operate", envelope="outcomes", batch="task_ids", errors=(NotFound,))
     async def cancel(

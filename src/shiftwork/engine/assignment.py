@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Terms(NamedTuple):
-    """Until when a claim must be started and ended, and how often it must send a heartbeat."""
+    """The deadlines to start and end a claim, and how often it must send a heartbeat."""
 
     ack_required_by: float | None
     execution_deadline: float | None
@@ -24,30 +24,30 @@ class Terms(NamedTuple):
 
 
 class TaskSource(Protocol):
-    """Builds a task, once it is asked for, of what its claim has read."""
+    """Builds a task, on first access, from what its claim has read."""
 
     def build(self, row: Any, context: Any, /) -> Task: ...
 
 
 class Input(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One reference of a task as its agent gets it."""
+    """One reference of a task, as its agent sees it."""
 
     ref: str
     kind: Literal["artifact", "output"]
     id: str
     """The artifact's id, or that of the task whose output it is."""
     size: int | None = None
-    """In bytes, of an output as JSON; None where there is nothing any more, or nothing yet."""
+    """Size in bytes, of an output as JSON; None if it no longer exists, or not yet."""
     media_type: str | None = None
     status: str | None = None
-    """Of the task whose output it is; None once it was purged."""
+    """The status of the task whose output it is; None if that was purged."""
     inline: bool = False
-    """Whether an output stands here; else the result of its task tells it."""
+    """Whether the output is included here; if not, get the result of its task."""
     data: Any = None
     text: str | None = None
     artifacts: list[str] = []
     reason: str | None = None
-    """Why the task whose output it is failed or was cancelled, where this one went on without."""
+    """Why the task whose output it is failed or was cancelled, if this one continued without it."""
     error: str | None = None
 
 
@@ -66,7 +66,7 @@ class AssignmentRecord(msgspec.Struct, frozen=True):
 
 
 class Assignment:
-    """A claimed task as its agent gets it. What is not asked for is not worked out: most is never looked at."""
+    """A claimed task as its agent sees it. Fields are computed on access: most are never read."""
 
     __slots__ = ("_body", "_context", "_inputs", "_row", "_task", "_terms", "account", "claim", "model", "type")
 
@@ -84,19 +84,19 @@ class Assignment:
         inputs: list[Input] | None = None,
     ) -> None:
         self.claim = claim
-        """The claim as this process names it; operations take it as they take the text of the token."""
+        """The claim as a parsed token; operations accept it in place of the token's text."""
         self.type = type
         self.model = model
-        """The model to work with, where the task says which it may have."""
+        """The model to use, if the task restricts its models."""
         self.account = account
-        """The account to use, where the agent has several."""
+        """The account to use, if the agent has several."""
         self._inputs = inputs
         self._terms = terms
         self._task = task
         self._row, self._context = row, context
-        """What the claim has read, where the task is yet to be built of it."""
+        """The rows that the claim has read, until the task is built from them."""
         self._body = body
-        """The stored body of the task as JSON, where this process has read it."""
+        """The stored body of the task as JSON, if this process has read it."""
 
     @classmethod
     def of_record(cls, record: AssignmentRecord) -> Assignment:
@@ -107,7 +107,7 @@ class Assignment:
 
     @classmethod
     def of_task(cls, task: Task, inputs: list[Input]) -> Assignment:
-        """Of a task that is held, by the terms of its claim."""
+        """Of a claimed task, by the terms of its claim."""
         held = task.claim
         terms = Terms(held.ack_required_by, held.execution_deadline, held.heartbeat_interval_sec)
         claim = parse_token(ids.token(task.id, task.fence))
@@ -120,7 +120,7 @@ class Assignment:
 
     @property
     def inputs(self) -> list[Input]:
-        """What the references of the spec lead to, and the outputs of tasks it has waited for."""
+        """The content that the spec's references resolve to, and the outputs of tasks it has waited for."""
         return [] if self._inputs is None else self._inputs
 
     @property
@@ -164,10 +164,10 @@ class Assignment:
 
     @property
     def tests(self) -> Trial | None:
-        """What its output must pass before it is submitted, where it asks for that."""
+        """The tests that its output must pass before it is submitted, if it has any."""
         if (
             self._body is not None and '"test-pass"' not in self._body
-        ):  # most ask for nothing, and are not read for that
+        ):  # most tasks have no tests: do not read their bodies for this
             return None
         from shiftwork.validation.commands import tests_of  # noqa: PLC0415  # few tasks have tests, and a client is light
 
@@ -189,13 +189,13 @@ class Assignment:
 
 
 class ClaimResult(msgspec.Struct, frozen=True):
-    """What was claimed, and where that is nothing, why."""
+    """The claimed tasks, or why there are none."""
 
     assignments: list[Assignment]
     closed: tuple[Closed, ...] = ()
-    """Gates that hand out nothing now: pauses, open breakers, cooldowns, limits that are reached."""
+    """Closed gates: pauses, open breakers, cooldowns, exhausted limits."""
     no_fit: int = 0
-    """Ready tasks that were looked at and did not fit this agent now."""
+    """Ready tasks that were considered but did not fit this agent now."""
     at_capacity: bool = False
     slow_down_sec: float | None = None
-    """For how long to go slow, since someone met a rate limit."""
+    """How long to slow down, because an agent hit a rate limit."""

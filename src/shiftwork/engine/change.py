@@ -43,7 +43,7 @@ def check_version(engine: Engine, row: TaskRow, expected: int | None) -> Shiftwo
 async def cancel(
     tx: Tx, engine: Engine, caller: Caller, task_ids: Sequence[str], reason: str, version: int | None
 ) -> list[Outcome]:
-    """Cancel tasks wherever they are, and what waits for them as its settings say."""
+    """Cancel tasks in any state, and their dependents as their settings say."""
     work = UnitOfWork(tx, engine, caller)
     found = {row.id: row for row in await work.lock(sorted(task_ids))}
     outcomes: list[Outcome] = []
@@ -77,7 +77,7 @@ async def _may_not_cancel(
 
 
 async def review_as_cancelled(work: UnitOfWork, row: TaskRow, reason: str) -> None:
-    """Cancelling settled work is a decision about its dead letter."""
+    """Cancelling a settled task is a decision about its dead letter."""
     if row.status not in SETTLED:
         return
     await work.tx.run("review_letters", items=[(row.id, row.round, "cancel", True, False)])
@@ -102,7 +102,7 @@ async def cancel_dag(tx: Tx, engine: Engine, caller: Caller, workspace: str, dag
 
 
 async def _lock_open(work: UnitOfWork, workspace: str, dag_id: str) -> list[TaskRow]:
-    """What of a DAG has not ended; while we waited for it, retries and subtasks may have come, so look again."""
+    """The open tasks of a DAG. Retries and subtasks may have been added while we waited for the lock, so look again."""
     locked: dict[str, TaskRow] = {}
     while True:
         rows = [row for row in await work.tx.all("tasks_of_dag", dag=dag_id) if row["workspace"] == workspace]
@@ -214,7 +214,7 @@ def _change_columns(row: TaskRow, changes: Changes, now: float) -> dict[str, Any
 
 
 def _given(changes: Changes, name: str) -> Any:
-    """A field as it is kept."""
+    """A field as it is stored."""
     value = times.number(getattr(changes, name), f"changes.{name}")
     if name == "timeout_sec" and value is not None and value <= 0:
         raise InputError(f"expected more than 0 seconds, got {value:g}", where="changes.timeout_sec")
@@ -229,14 +229,14 @@ def _refuse_expired(row: TaskRow, changes: Changes, now: float) -> None:
     until = expires_at or (None if "expires_at" in changes.clear else row.expires_at)
     if until is not None and run_at is not None and until <= run_at:
         what = f"the task would expire at {shown(until)}, and may not start before {shown(run_at)}"
-        raise InputError(what, where="changes.run_at", hint="Let it expire after it may start.")
+        raise InputError(what, where="changes.run_at", hint="Choose an expiry after `run_at`.")
 
 
 async def _change_time(work: UnitOfWork, row: TaskRow, run_at: float | None) -> dict[str, Any]:
-    """Let the task wait for another time, or for none; one that waits to be tried again is tried then."""
+    """Change or clear the task's start time; a task that waits for its retry is retried then."""
     if row.status == State.PENDING and row.hold in WAITS:
         name = ids.show_task(row.id)
-        what = f"task {name} has begun and waits for a {row.hold}; its time of start is over"
+        what = f"task {name} has begun and waits for a {row.hold}; its start time can no longer change"
         raise WrongState(what, task_id=name, status=row.status)
     if row.status == State.RETRYING:
         changed = {"from": row.available_at, "to": run_at}
@@ -251,7 +251,7 @@ async def _change_time(work: UnitOfWork, row: TaskRow, run_at: float | None) -> 
 
 
 async def _change_body(work: UnitOfWork, row: TaskRow, changes: Changes) -> None:
-    """Fields that also are in the body are kept the same there."""
+    """Update the copies of these fields in the body."""
     given = {
         name: _given(changes, name)
         for name in (
@@ -289,7 +289,7 @@ async def _change_dependencies(work: UnitOfWork, row: TaskRow, wanted: list[str]
 
 
 async def _wait_or_go(work: UnitOfWork, row: TaskRow, changed: dict[str, Any]) -> str | None:
-    """Back to waiting, or ready, as what the task waits for now stands."""
+    """Make the task pending or ready, depending on what it now waits for."""
     row.waiting = await count_waiting(work, row.root_id)
     settings = await work.settings_of(row)
     if row.waiting and row.status in {State.WAITING_APPROVAL, State.READY, State.RETRYING}:

@@ -29,11 +29,11 @@ class CheckedResult(msgspec.Struct, frozen=True, eq=False, gc=False):
     result: TaskResult
     stored: str = "{}"
     request_id: str | None = None
-    """Of the call that handed it in, where calls are joined into one batch."""
+    """The request of the call that submitted it, if calls are joined into one batch."""
 
     @property
     def is_bare(self) -> bool:
-        """Whether it brings neither usage nor a verdict, and names no artifact."""
+        """Whether it has no usage, no verdict and no artifacts."""
         result = self.result
         return result.usage is None and result.verdict is None and not (result.artifacts and self.artifacts)
 
@@ -48,12 +48,12 @@ class CheckedResult(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def artifacts(self) -> Sequence[str]:
-        """Those of its references that name artifacts."""
+        """The references that name artifacts."""
         return [ref for ref in self.result.artifacts if ref.startswith(ARTIFACT)] if self.result.artifacts else ()
 
 
 class CheckedFailure(NamedTuple):
-    """A failure that can be stored; also one that the queue itself has found."""
+    """A failure that can be stored, reported by an agent or found by the queue."""
 
     token: Token
     failure: TaskFailure
@@ -66,7 +66,7 @@ class CheckedFailure(NamedTuple):
 
     @property
     def named(self) -> Key:
-        """The provider, account and model it is about, as far as the agent said."""
+        """The provider, account and model it concerns, as far as the agent reported them."""
         return Key(self.failure.provider, self.failure.account, self.failure.model)
 
 
@@ -107,7 +107,9 @@ def check_verdict(verdict: NewVerdict | Mapping[str, Any]) -> NewVerdict:
 
 
 def check_usage(found: Usage | Mapping[str, Any] | None) -> Usage | None:
-    """With its cost, where tokens and model alone are reported. Before any transaction: prices are read from a file."""
+    """Add the cost if only tokens and model are reported. Call it before any transaction: prices are read from a
+    file.
+    """
     if found is None:
         return None
     usage = check.read(found, Usage, "usage")
@@ -122,14 +124,14 @@ def to_json(value: Any, where: str) -> str:
 
 
 def _words(value: object) -> str:
-    """Text of any length that the result has room for."""
+    """Text without a length limit of its own: the whole result has one."""
     if not isinstance(value, str):
         raise InputError(f"expected text, got {type(value).__name__}", where="text")
     return value
 
 
 def _references(value: object) -> list[str]:
-    """Each is a name, as over HTTP; a text is not a list of its letters."""
+    """Check that each is a name; a string is not taken for a list of letters."""
     if value is None or value == ():
         return []
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):

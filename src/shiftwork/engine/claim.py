@@ -39,7 +39,7 @@ TO_RUNNING = "ready>claimed>running"
 
 
 class _Terms(NamedTuple):
-    """What claims of one kind have in common: they are written by one statement."""
+    """The common terms of claims that one statement writes."""
 
     status: str
     started_at: float | None
@@ -62,7 +62,7 @@ class Grant:
         self.rows: list[Row] = []
 
     def add(self, row: Row, context: read.TaskContext, inputs: list[Input] | None) -> Assignment:
-        """One more task on these terms."""
+        """Add a task on these terms."""
         self.rows.append(row)
         claim, shown, body = Token(row["id"], row["fence"] + 1), self.shown, row["body"]
         return Assignment(claim, row["type"], shown, self, row, context, body, context.model, context.account, inputs)
@@ -82,28 +82,28 @@ class Grant:
 _EXTRA = frozenset(
     {"body", "place", "known", "is_plain", "free", "agent_asked_at", "ready", "open_lanes", "plain"},
 )
-"""What a claim reads besides the task's own columns."""
+"""What a claim reads in addition to the task's own columns."""
 
 
 class ClaimAnswer(NamedTuple):
     assignments: list[Assignment]
     closed: tuple[Closed, ...] = ()
-    """Gates that hand out nothing now: pauses, open breakers, cooldowns, limits that are reached."""
+    """Closed gates: pauses, open breakers, cooldowns, exhausted limits."""
     no_fit: int = 0
-    """Ready tasks that were looked at and did not fit this agent now."""
+    """Ready tasks that were considered but did not fit this agent now."""
     at_capacity: bool = False
     ready: frozenset[int] | None = None
-    """Lanes that held work when this claim looked, also those it may not take; None where it did not look."""
+    """Lanes that held work when this claim looked, including those it may not take; None if it did not look."""
     contended: bool = False
-    """There was work for this agent, but others had it locked at that moment."""
+    """There was work for this agent, but other transactions had it locked."""
     slow_down_sec: float | None = None
-    """For how long to go slow, since someone met a rate limit."""
+    """How long to slow down, because an agent hit a rate limit."""
     unfinished: bool = False
-    """There are more ready tasks than one claim looks at; the next claim of this agent continues behind them."""
+    """There are more ready tasks than one claim scans; the agent's next claim continues after them."""
     look_again_sec: float | None = None
-    """After how long the first of the tasks that are kept for other agents may be had."""
+    """Seconds until the first task kept for other agents becomes available to this one."""
     plenty: bool = False
-    """As much work was there as several claims asked for at once: there is likely more."""
+    """Several joined claims all got what they asked for: there is likely more work."""
 
 
 async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -> ClaimAnswer:
@@ -158,7 +158,7 @@ async def _pick(
     before: ClaimAnswer,
     use: AccountUse,
 ) -> tuple[ClaimAnswer, bool, Sequence[Row]]:
-    """Claim what there is; whether there may be other work for what could not be let go; the rows claimed."""
+    """Claim what is there. Returns whether to look again for other work, and the claimed rows."""
     tx, engine, agent = work.tx, work.engine, use.agent
     claimer = claimer._replace(agent=agent)
     lanes, ready, gates, free = await eligible(tx, engine, request, claimer, claim_filter, spare=use.has_spare(tx.now))
@@ -176,7 +176,7 @@ async def _pick(
     held = await allocator.hold_back(tx)
     again = len(admitted.rows) < most and (len(admitted.rows) < len(chosen) or bool(held))
     busy = not picker.misfits and any(lane.id < TARGETED for lane in lanes)
-    contended = not chosen and (busy or bool(held))  # behind what was held back there may be more
+    contended = not chosen and (busy or bool(held))  # there may be more behind the tasks held back
     closed, slow = tuple(gates.closed), gates.slow_down_sec
     misfits = before.no_fit + picker.misfits
     answer = ClaimAnswer(assignments, closed, misfits, ready=ready, contended=contended, slow_down_sec=slow)
@@ -185,10 +185,10 @@ async def _pick(
 
 
 MAX_SLOTS = 2**31
-"""Of an agent without a limit."""
+"""The budget of an agent without a limit."""
 
 MAX_POLLS = 4
-"""What a breaker or a limit did not let go has closed its gate: then the claim looks for other work."""
+"""A breaker or limit that refused tasks has now closed its gate: the claim looks for other work."""
 
 
 def _day_is_spent(now: float) -> Closed:
@@ -196,14 +196,14 @@ def _day_is_spent(now: float) -> Closed:
 
 
 class Claimer(NamedTuple):
-    """An agent, locked, and what it finds: rows of lanes with work, closed gates, limits, and how much it holds."""
+    """A locked agent, with lanes that have work, closed gates, limits, and the number of its claims."""
 
     agent: Row
     found: Sequence[Row]
 
 
 async def lock_claimer(tx: Tx, engine: Engine, request: ClaimRequest) -> Claimer:
-    """The agent's row, locked before its limits are counted; made from the request where that is allowed."""
+    """The agent's row, locked before its limits are counted; registered from the request if that is allowed."""
     found = await find_claimer(tx, request.workspace, request.agent_id, request.runtime_id)
     if not found:
         settings = (await engine.settings_cache.load(tx, request.workspace)).settings()
@@ -223,7 +223,7 @@ async def lock_claimer(tx: Tx, engine: Engine, request: ClaimRequest) -> Claimer
 
 
 async def find_claimer(tx: Tx, workspace: str, agent_id: str, runtime_id: str | None = None) -> Sequence[Row]:
-    """The agent in each row, with what it finds; counted again where another claim of it was faster."""
+    """One row per finding, each with the agent; read again if another claim of the agent was faster."""
     names = {"bound": TARGETED, "workspace": workspace, "agent": agent_id, "runtime": runtime_id}
     found = await tx.all("lock_claimer", **names)
     if found and not found[0]["exact"]:
@@ -255,17 +255,19 @@ def _names(names: Sequence[str]) -> str:
 
 
 async def _see_runtime(tx: Tx, engine: Engine, request: ClaimRequest) -> None:
-    """Anyone who asks for work is there, also when there is none; written where it matters, and not every time."""
+    """Asking for work is a sign of life, even if there is none; written only where it matters, and not every time."""
     settings = (await engine.settings_cache.load(tx, request.workspace)).settings()
     if request.runtime_id is None or settings.runtime_offline_sec is None:
         return
     before = await tx.one("read_runtime", workspace=request.workspace, id=request.runtime_id)
     if before is None or before["status"] != "active" or tx.now - before["seen_at"] >= NOTE_EVERY_SEC:
-        await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)
+        await tx.run("touch_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)
 
 
 async def _wants(tx: Tx, request: ClaimRequest, agent: Row) -> ClaimFilter:
-    """What an agent announced, narrowed by what this claim asks for; one that announced nothing is as it says now."""
+    """The agent's registered abilities, narrowed by the claim's filters; an unregistered agent is described by the
+    claim.
+    """
     if not agent["announced"]:
         await _restate(tx, request, agent)
     return filter_for(request, agent)
@@ -286,14 +288,14 @@ def filter_for(request: ClaimRequest, agent: Row) -> ClaimFilter:
 
 
 async def _restate(tx: Tx, request: ClaimRequest, agent: Row) -> None:
-    """Keep what others read about the agent true."""
+    """Update what other claims read about the agent."""
     if not is_as_stated(request, agent):
         names = dict(zip(("types", "capabilities", "models"), stated(request), strict=True))
         await tx.run("restate_agent", workspace=request.workspace, id=request.agent_id, **names)
 
 
 def is_as_stated(request: ClaimRequest, agent: Row) -> bool:
-    """Whether the claim says of its agent what its row says; one that announced itself is as its row says."""
+    """Whether the claim describes its agent as its row does; a registered agent is described by its row."""
     return agent["announced"] or stated(request) == (agent["types"], agent["capabilities"], agent["models"])
 
 
@@ -303,7 +305,7 @@ def stated(request: ClaimRequest) -> tuple[str | None, str, str]:
 
 
 class _Eligible(NamedTuple):
-    """What an agent may take: lanes with work, all lanes with work, the gates as they stand for it, its free slots."""
+    """What an agent may take: its lanes with work, all lanes with work, the gates that apply to it, its free slots."""
 
     lanes: list[Lane]
     ready: frozenset[int]
@@ -336,7 +338,7 @@ async def assign(
     *,
     use: AccountUse | None = None,
 ) -> list[Assignment]:
-    """Write the claims and say so."""
+    """Write the claims and their events."""
     chosen, tx, engine, caller = admitted.rows, work.tx, work.engine, work.caller
     for closed in await allocator.pay(tx, chosen):
         tell_closed(work, closed)
@@ -366,7 +368,7 @@ async def assign(
 
 
 class Grants:
-    """Works out the terms of a claim, once for all tasks that are alike."""
+    """Computes the terms of a claim, once for all tasks with the same settings."""
 
     def __init__(
         self, resolver: Resolver, request: ClaimRequest, agent: Row, allocator: BudgetAllocator, now: float
@@ -454,7 +456,7 @@ def emit_claimed(work: UnitOfWork, caller: Caller, grant: Grant) -> None:
 
 
 def _taken_from(row: Row, agent_id: str, message_id: str | None) -> dict[str, str] | None:
-    """Whom it was taken over from, and the entry of a stream it came with; most claims have neither."""
+    """The holder it was taken over from, and the stream entry it came with; most claims have neither."""
     if row["lost_agent_id"] is None:
         return None if message_id is None else {"message_id": message_id}
     message_id = message_id or ids.token(ids.show_task(row["id"]), row["fence"] + 1)
@@ -468,10 +470,10 @@ NOTE_EVERY_SEC = 1.0
 async def _record(
     tx: Tx, request: ClaimRequest, agent: Row, granted: int, type_: str, claim_filter: ClaimFilter | None = None
 ) -> None:
-    """Written each time: another claim of this agent that waited for us must see that it did."""
+    """Written each time: a concurrent claim of this agent detects by it that it had to wait for us."""
     names = {"workspace": request.workspace, "id": request.agent_id}
     asked, asked_at = (None, None) if claim_filter is None else (claim_filter.text(), tx.now)
     await tx.run("note_claim", **names, now=tx.now, granted=granted, type=type_, asked=asked, asked_at=asked_at)
     seen_at = agent["runtime_seen_at"]
     if request.runtime_id is not None and (seen_at is None or tx.now - seen_at >= NOTE_EVERY_SEC):
-        await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)
+        await tx.run("touch_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)

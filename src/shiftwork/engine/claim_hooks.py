@@ -1,4 +1,4 @@
-"""What runs around a claim: another system may hand out the same tasks, and must be asked first."""
+"""Hooks around a claim: another system may hand out the same tasks and must be asked first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Look = Callable[[], Awaitable[ClaimAnswer]]
 Hook = Callable[["Call", Settings, Look], Awaitable[ClaimAnswer]]
-"""Given the workspace's settings and the claim itself, which it runs at most once."""
+"""Gets the workspace's settings and the claim, which it runs at most once."""
 
 _hooks: list[Hook] = []
 

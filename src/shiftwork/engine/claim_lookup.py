@@ -13,9 +13,9 @@ from shiftwork.store.store import Tx
 
 
 async def current(tx: Tx, caller: Caller, task_id: str, agent_id: str | None, runtime_id: str | None) -> Token:
-    """The claim that a write without a fence means: the one that holds the task, or the last that did.
+    """The claim that a write without a fence refers to: the current one, or the last one.
 
-    The last is given so that a repeat is answered as a repeat, and what comes too late is refused by its own verb.
+    The last claim is returned so that the verb itself recognizes a repeat, or refuses a late write.
     """
     row = await tx.one("read_tasks", items=[(task_id,)])
     shown = ids.show_task(task_id)
@@ -35,6 +35,6 @@ _HINT = "Name the agent or runtime that claimed it, or send the claim token."
 
 
 async def made(tx: Tx, engine: Engine, caller: Caller, workspace: str, who: str, request_id: str) -> list[Task]:
-    """What an agent or a runtime holds by the claim that this request made, in the order of its hand-out."""
+    """The tasks that an agent or a runtime still holds under the claim made by this request, in the order assigned."""
     rows = await tx.all("claims_of_request", workspace=workspace, who=who, request=request_id, holder=caller.holder)
     return await read.tasks(tx, engine, workspace, [row["id"] for row in rows])

@@ -25,17 +25,17 @@ from shiftwork.operation.local import Call
 
 MIN_POLL_SEC = 0.01
 CONTENDED_SEC = 0.05
-"""Until a waiting claim looks again at work that someone else had locked, who may leave it ready."""
+"""Delay before a waiting claim looks again at work that another transaction had locked and may leave ready."""
 OVERLAP_SEC = 0.05
-"""A claim that waits for a lock keeps those that come after it waiting no longer than this."""
+"""The longest that a claim waiting for a lock can delay the claims queued behind it."""
 APART_SEC = 1.0
-"""Where no claim of a batch was plain, the claims of its workspace are made one by one for this long."""
+"""After a batch without a plain claim, the workspace's claims run one by one for this long."""
 MAX_TARGETS = 100
-"""Agents with work of their own that one claim for a whole runtime looks at."""
+"""The most agents with targeted work that one claim for a whole runtime considers."""
 
 
 class Wanted(NamedTuple):
-    """What a claim asks for, anyone who makes it."""
+    """What a claim asks for, without the caller."""
 
     most: int
     start: bool = False
@@ -77,7 +77,7 @@ async def _claim_for_any(call: Call, runtime_id: str, wanted: Wanted) -> ClaimAn
         for agent_id in [*(row["agent_id"] for row in targets), runtime_id]:
             if len(assignments) == wanted.most:
                 break
-            with suppress(AgentUnavailable, AgentUnregistered):  # the others' work is not held up by it
+            with suppress(AgentUnavailable, AgentUnregistered):  # does not delay the other agents' work
                 left = wanted._replace(most=wanted.most - len(assignments))
                 answers.append(await for_agent(call, agent_id, runtime_id, left))
                 assignments += answers[-1].assignments
@@ -88,10 +88,10 @@ async def _claim_for_any(call: Call, runtime_id: str, wanted: Wanted) -> ClaimAn
 
 
 async def _claim(call: Call, request: ClaimRequest) -> ClaimAnswer:
-    """A claim whose caller has gone meanwhile is released: no one would work on it.
+    """Release a claim whose caller has disconnected: no one would work on it.
 
-    Its answer is not kept for repeats, since by then others may have the tasks; `claims.made_by_request` answers what
-    is left.
+    Its answer is not stored for repeats, since others may have the tasks by then; `claims.made_by_request` returns what
+    is still held.
     """
     claiming = asyncio.ensure_future(_claim_now(call, request))
     try:
@@ -122,7 +122,7 @@ async def _claim_here(call: Call, request: ClaimRequest) -> ClaimAnswer:
 
 
 async def _claim_jointly(call: Call, request: ClaimRequest) -> ClaimAnswer:
-    """With the claims that come at the same moment, where all of them are plain."""
+    """Claim together with concurrent claims, if all of them are plain."""
     if asyncio.get_running_loop().time() < call.shared.claims_apart_until.get(call.workspace, 0.0):
         return await call.run_each_time(claim_one, request)
     answer: ClaimAnswer | None = await _joint_claims(call).call(Asked(request, call.caller))
@@ -130,7 +130,7 @@ async def _claim_jointly(call: Call, request: ClaimRequest) -> ClaimAnswer:
 
 
 def _joint_claims(call: Call) -> Coalescer[Asked, ClaimAnswer | None]:
-    """What joins the claims of a workspace of all callers: each carries its own."""
+    """The coalescer of a workspace's claims, for all callers: each claim carries its own."""
     key = (claim_together, call.workspace)
     found = call.shared.coalescers.get(key)
     if found is None:
@@ -171,9 +171,9 @@ async def _look_or_wait(call: Call, look: Look, may_take: MayTake, wait: float) 
 
 
 async def _wait_and_look(call: Call, look: Look, may_take: MayTake, wait: float) -> ClaimAnswer:
-    """Park, look, and wait until a lane that may be taken gets work; a poll repairs wake-ups that were lost.
+    """Park, look, and wait until an eligible lane gets work; a poll makes up for lost wake-ups.
 
-    Parked before the first look: else anyone who finds nothing would have to look twice, and most claims find nothing.
+    Park before the first look: otherwise a claim that finds nothing would have to look twice, and most find nothing.
     """
     settings = (await call.engine.settings_cache.get(call.engine.store, call.workspace)).settings()
     loop = asyncio.get_running_loop()
@@ -182,7 +182,7 @@ async def _wait_and_look(call: Call, look: Look, may_take: MayTake, wait: float)
         return await _poll(look, deadline, settings.poll_interval_sec)
     async with call.shared.claim_waiters.waiting(may_take) as waiter:
         while True:
-            waiter.woken.clear()  # before the look: what comes meanwhile is looked at again
+            waiter.woken.clear()  # before the look: work that arrives during it triggers another
             waiter.looking = True
             answer = await look()
             waiter.looking = False
@@ -191,7 +191,7 @@ async def _wait_and_look(call: Call, look: Look, may_take: MayTake, wait: float)
             if answer.assignments or left <= 0:
                 return answer
             call.shared.claim_waiters.pass_on(waiter)
-            # No one announces that a full agent has room again, or that a lock is let go: it looks more often.
+            # Free slots and released locks are not announced, so poll more often.
             pause = settings.poll_interval_sec if answer.at_capacity else settings.fallback_poll_sec
             pause = pause if answer.look_again_sec is None else min(pause, answer.look_again_sec)
             pause = CONTENDED_SEC if answer.contended or answer.unfinished else pause
@@ -202,7 +202,7 @@ async def _wait_and_look(call: Call, look: Look, may_take: MayTake, wait: float)
 
 
 def _checked(look: Look, allowed: StillAllowed) -> Look:
-    """The same look; from the second on, the caller must still be allowed to: it may lose its rights while it waits."""
+    """Look again; from the second time on, check the caller's access first: it may be revoked while it waits."""
     looked = False
 
     async def checked() -> ClaimAnswer:
@@ -226,7 +226,7 @@ async def _poll(look: Look, deadline: float, interval: float) -> ClaimAnswer:
 
 
 def _together(assignments: list[Assignment], answers: Sequence[ClaimAnswer]) -> ClaimAnswer:
-    """The answers to the claims of one look, as one."""
+    """Combine the answers to the claims of one look."""
     return ClaimAnswer(
         assignments,
         answers[-1].closed,

@@ -20,19 +20,19 @@ class Waiter:
         self.may_take = may_take
         self.woken = asyncio.Event()
         self.looking = False
-        """Whether it looks for work at this moment: what comes meanwhile is for another one first."""
+        """Whether it is looking for work right now: other waiters are woken first."""
         self.lanes: frozenset[int] = frozenset()
         self.ready: frozenset[int] | None = None
-        """Lanes that held work after its last look, as far as it knows."""
+        """Lanes that still held work after its last look, if known."""
         self.plenty = False
         """Whether that look found as much as was asked for."""
         self.tried: frozenset[int] = frozenset()
-        """Who has looked at these lanes before, and found nothing or enough."""
+        """The waiters that have already looked at these lanes and found nothing, or enough."""
 
 
 class ClaimWaiters:
-    """Wakes one claim per lane with news. It wakes the next once it has looked, or two where there is plenty: a burst
-    is soon taken, and it is no stampede.
+    """Wakes one claim per lane that got work. That claim wakes the next one after its look, or two if there is more
+    work: a burst is taken quickly without a thundering herd.
     """
 
     def __init__(self, store: Store) -> None:
@@ -43,25 +43,27 @@ class ClaimWaiters:
 
     @asynccontextmanager
     async def waiting(self, may_take: MayTake) -> AsyncIterator[Waiter]:
-        if self._closed:  # no one would end what listens
+        if self._closed:  # the listener would never be ended
             raise StoreClosed("this queue was closed")
         waiter = Waiter(may_take)
         self._waiters[id(waiter)] = waiter
         try:
             if self._listener is None or self._listener.done():
                 self._listener = asyncio.create_task(self._listen())
-                await asyncio.sleep(0)  # inside: who is cancelled here must not stay, and be woken for nothing
+                await asyncio.sleep(
+                    0
+                )  # inside the try: a cancelled waiter must be removed, or it would be woken for nothing
             yield waiter
         finally:
             self._waiters.pop(id(waiter), None)
             self.pass_on(waiter)
 
     def pass_on(self, waiter: Waiter) -> None:
-        """Whether or not it found work, there may be more in its lanes, or someone else who can take it.
+        """Wake the next waiter: there may be more work in these lanes, or another claim that can take it.
 
-        Where it saw which lanes hold work, the empty ones are not passed on: else every task would make all waiters
-        look, one after the other (50 transactions a task with 50 of them; now three). News that came during the look
-        is not judged by it.
+        If the look saw which lanes hold work, empty ones are not passed on. Otherwise every task would make all waiters
+        look, one after the other: 50 transactions a task with 50 waiters, instead of three. Work announced during
+        the look is always passed on.
         """
         lanes, tried = waiter.lanes, waiter.tried | {id(waiter)}
         if waiter.ready is not None and not waiter.woken.is_set():
@@ -77,7 +79,7 @@ class ClaimWaiters:
                 self.wake(lanes)
 
     def wake(self, lanes: frozenset[int], tried: frozenset[int] = frozenset()) -> None:
-        """An empty set means that it is not known which lanes: then everyone looks."""
+        """An empty set means that the lanes are unknown: then every waiter looks."""
         if not lanes:
             for waiter in self._waiters.values():
                 waiter.woken.set()
@@ -90,7 +92,7 @@ class ClaimWaiters:
                 able.woken.set()
 
     def _able(self, lane: int, tried: frozenset[int], *, looking: bool) -> Waiter | None:
-        """The claim that has waited longest among those that may take the lane and know nothing of it yet."""
+        """The longest-waiting claim that may take the lane and has not been woken for it."""
         idle = (
             w for key, w in self._waiters.items() if w.looking is looking and not w.woken.is_set() and key not in tried
         )

@@ -53,7 +53,7 @@ from shiftwork.operation.parameters import MAX_BATCH, Accepts, ClaimToken
 
 MAX_CLAIM_WAIT_SEC = 25.0
 HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
-"""What a write under a claim can be refused with."""
+"""Errors that a write under a claim can raise."""
 SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, UnknownReference) + (
     InvalidPayload,
     UnknownSetting,
@@ -69,11 +69,11 @@ Wait = Annotated[float, Meta(ge=0, le=MAX_CLAIM_WAIT_SEC)] | timedelta
 GivenUsage = Annotated[Usage | Mapping[str, Any], Accepts(Usage)] | None
 GivenVerdict = Annotated[NewVerdict | Mapping[str, Any], Accepts(NewVerdict)] | None
 LongText = Annotated[str | None, Accepts(Any, over_http=str | None)]
-"""Text of any length that a result has room for."""
+"""Text without a length limit of its own: the whole result has one."""
 
 
 class WorkerVerbs(Namespace, name="", group="Working"):
-    """What a worker does every day."""
+    """The everyday operations of workers."""
 
     async def claim(
         self,
@@ -127,9 +127,10 @@ class WorkerVerbs(Namespace, name="", group="Working"):
         usage: GivenUsage = None,
         verdict: GivenVerdict = None,
     ) -> Outcome:
-        """Hand in a result. It is accepted once, however often it is sent.
+        """Submit a result. It is accepted once, however often it is sent.
 
-        In a view it is the document's own record of a result; one that reports a failure is a failed attempt.
+        In a view, the body is the document's own record of a result; one that reports a failure ends the attempt as
+        failed.
         """
 
     @operation("POST /api/tasks/{task_id}/fail", "work", key="with_usage", errors=HOLDING)
@@ -146,15 +147,15 @@ class WorkerVerbs(Namespace, name="", group="Working"):
         account: Name | None = None,
         model: Name | None = None,
     ) -> Outcome:
-        """Report a failed attempt; answers what became of the task. With `retry=False` it is settled at once.
+        """Report a failed attempt; returns the task's new status. With `retry=False` it is settled at once.
 
-        A rate limit holds back work that shares the provider, account and model named; else those its agent registered
-        with, else all work of the type.
+        A rate limit holds back work that shares the provider, account and model named; if none is named, those that the
+        agent registered with; otherwise all work of the type.
         """
 
     @operation("POST /api/tasks/{task_id}/release", "work", errors=HOLDING)
     async def release(self, token: ClaimToken, reason: Text | None = None) -> Outcome:
-        """Give a task back without cost."""
+        """Return a task to the queue without cost."""
 
     async def spawn(
         self,
@@ -208,7 +209,7 @@ class Spawning(Namespace, name="", group="Working"):
 
 
 class Claims(Namespace, name="claims", group="Working"):
-    """Claims, and what is said under one."""
+    """Less common operations on claims."""
 
     @operation(
         "POST /api/tasks/claim",
@@ -231,12 +232,12 @@ class Claims(Namespace, name="claims", group="Working"):
         fifo: bool = False,
         ahead: Ahead = 0,
     ) -> ClaimResult:
-        """Claim the best work for an agent, waiting for it up to 25 seconds; without work, says why there is none.
+        """Claim the best work for an agent, waiting up to 25 seconds; without work, say why there is none.
 
-        The answer comes as soon as there is work; for an agent that holds all it may, within `poll_interval_sec` of its
-        having room again. An agent that names none of `types` gets any type it is able to do. With `fifo` the oldest
-        task comes first, whatever its priority. With `ahead` the agent may hold that many tasks more than its
-        `max_concurrent_tasks`: for a worker whose tasks are so short that they begin within moments.
+        Returns as soon as there is work; for an agent without a free slot, within `poll_interval_sec` of getting one.
+        Without `types`, any type that the agent can do. With `fifo`, the oldest task first, whatever its priority. With
+        `ahead`, the agent may hold that many tasks more than its `max_concurrent_tasks`: for a worker whose tasks are
+        so short that they start within moments.
         Without `agent_id`, work is claimed for the agent it is meant for: that is for a runtime that hosts several.
         """
 
@@ -252,9 +253,9 @@ class Claims(Namespace, name="claims", group="Working"):
         models: Sequence[str] = (),
         fifo: bool = False,
     ) -> ClaimResult:
-        """Claim for a runtime that hosts many agents: each task is claimed as the agent it is meant for.
+        """Claim for a runtime that hosts many agents: each task is claimed for the agent it targets.
 
-        The agent whose task is first comes first; what is meant for no one is claimed as the runtime itself.
+        Agents come in the order of their best tasks; untargeted work is claimed as the runtime itself.
         """
         return await self.request(
             None,
@@ -270,17 +271,17 @@ class Claims(Namespace, name="claims", group="Working"):
 
     @operation("GET /api/claims", "work", envelope="tasks", rename={"claimed_by": "who", "request_id": "request"})
     async def made_by_request(self, claimed_by: Text, request_id: Text) -> list[Task]:
-        """Return what an agent or a runtime holds by the claim it sent with the Idempotency-Key `request`."""
+        """Return what an agent or a runtime still holds under the claim it sent with the Idempotency-Key `request`."""
 
     @operation("GET /api/tasks/{task_id}/claim", "work", envelope="token", errors=HOLDING)
     async def current_token(
         self, task_id: Name, *, agent_id: Name | None = None, runtime_id: Name | None = None
     ) -> str:
-        """Return the token of the claim under which a task is held, or was last, for its holder that has lost it."""
+        """Return the token of a task's current or last claim, for a holder that has lost it."""
 
     @operation("POST /api/tasks/{task_id}/progress", "work", key="never", rename={"value": "progress"}, errors=HOLDING)
     async def progress(self, token: ClaimToken, value: Any = None) -> Outcome:
-        """Say how far the work is; also a sign of life."""
+        """Report progress; also counts as a heartbeat."""
 
     @operation("POST /api/tasks/{task_id}/messages", "work", errors=HOLDING)
     async def message(
@@ -296,7 +297,7 @@ class Claims(Namespace, name="claims", group="Working"):
     async def pin_session(
         self, token: ClaimToken, session_id: Name | None = None, work_dir: Text | None = None
     ) -> Outcome:
-        """Keep the agent's own conversation with the task, so that a retry can resume it."""
+        """Pin the agent's session to the task, so that a retry can resume it."""
 
     @operation("POST /api/tasks/{task_id}/verdict", "work", key="never", errors=HOLDING)
     async def verdict(
@@ -307,11 +308,11 @@ class Claims(Namespace, name="claims", group="Working"):
         evidence: Mapping[str, Any] | None = None,
         note: Text | None = None,
     ) -> Outcome:
-        """Say whether an output that was submitted without a verdict has passed its tests."""
+        """Give the verdict on an output that was submitted without one."""
 
 
 class ClaimBatch(Namespace, name="batch", group="Working"):
-    """The same for many claims in one transaction; each has its own outcome."""
+    """Writes under many claims in one transaction; each has its own outcome."""
 
     @operation(
         "POST /api/batch/start", "work", key="never", envelope="outcomes", batch="tokens", errors=(FenceRequired,)
@@ -346,7 +347,7 @@ class ClaimBatch(Namespace, name="batch", group="Working"):
         self,
         completions: Sequence[Annotated[Completion | Mapping[str, Any], Accepts(Any, over_http=CompletionItem)]],
     ) -> list[Outcome]:
-        """Hand in several results; each has its own outcome."""
+        """Submit several results; each has its own outcome."""
 
     @operation(
         "POST /api/batch/fail",
@@ -364,4 +365,4 @@ class ClaimBatch(Namespace, name="batch", group="Working"):
 
     @operation("POST /api/batch/release", "work", envelope="outcomes", batch="tokens", errors=(FenceRequired,))
     async def release(self, tokens: Sequence[ClaimToken], reason: Text | None = None) -> list[Outcome]:
-        """Give several tasks back; each has its own outcome."""
+        """Release several tasks; each has its own outcome."""

@@ -1,4 +1,4 @@
-"""What the operations on claims do, besides handing work out."""
+"""Implements the operations on claims, except claiming itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shiftwork.engine.claims_api import ClaimBatch, Claims, Spawning, WorkerVerb
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import Verb, for_each
 from shiftwork.engine.leases import Beat
-from shiftwork.engine.operations import let_others
+from shiftwork.engine.operations import yield_to_loop
 from shiftwork.engine.prepare import prepare, traced
 from shiftwork.model import check
 from shiftwork.model.errors import InputError, NotFound
@@ -104,7 +104,7 @@ async def current_token(
 
 
 async def _each(call: Call, verb: Verb, items: Sequence[Any]) -> list[Outcome]:
-    """A verb for many, of which each has its own outcome; also those whose token names no task."""
+    """Run a verb for many items, each with its own outcome, including those whose token names no task."""
     known = [unknown(item) if isinstance(item, NotFound) else item for item in items]
     return await call.run(for_each, verb, known)
 
@@ -143,7 +143,7 @@ async def _heartbeat(call: Call, items: Sequence[tuple[Beat, str | None]]) -> li
 
 
 def _requests(items: Iterable[tuple[Token, str | None]]) -> dict[Token, str]:
-    """The request that each claim is written under, of calls that were joined."""
+    """The request id of each claim, if calls were joined."""
     return {token: request_id for token, request_id in items if request_id is not None}
 
 
@@ -232,7 +232,7 @@ async def complete(call: Call, completions: Sequence[Completion | Mapping[str, A
 
 
 async def _complete(call: Call, items: Sequence[CheckedResult | NotFound]) -> list[Outcome]:
-    """In one transaction, unless validating takes long: then others have their turn in between."""
+    """Complete in one transaction; if validation takes long, in several, so that other work can run in between."""
     outcomes = await _each(call, finish.complete, items)
     while postponed := [place for place, each in enumerate(outcomes) if each.status is None and each.postponed]:
         left = [items[place] for place in postponed]
@@ -243,7 +243,7 @@ async def _complete(call: Call, items: Sequence[CheckedResult | NotFound]) -> li
 
 
 def _unbooked(item: CheckedResult) -> CheckedResult:
-    """What it used is booked already."""
+    """The completion without its usage, which is already booked."""
     return msgspec.structs.replace(item, result=msgspec.structs.replace(item.result, usage=None))
 
 
@@ -320,7 +320,7 @@ async def spawn(
         for place, task in enumerate(tasks):
             new = traced(check.read(task, NewTask, f"tasks[{place}]"), origin)
             batch.append(prepare(new, call.workspace, resolver, call.engine.store.now(), f"tasks[{place}]"))
-            await let_others(new, resolver)
+            await yield_to_loop(new, resolver)
     if not batch:
         raise InputError("there is nothing to spawn", where="tasks")
     lanes = await call.engine.lanes.intern(call.engine.store, {prepared.lane for prepared in batch})

@@ -16,12 +16,12 @@ A = TypeVar("A")
 MAX_SIZE = 500
 BACKLOG = 20_000
 MAX_OVERLAPPING = 4
-"""Flushes under way at once, where they may overlap."""
+"""The most concurrent flushes, if they may overlap."""
 _THE_CALLERS_OWN = (InputError, ConflictError, NotFound)
 
 
 class _Call(Generic[I, A]):
-    """One caller that waits, and by when it must be answered."""
+    """A waiting caller and its deadline."""
 
     def __init__(self, item: I, deadline: float, answer: asyncio.Future[A]) -> None:
         self.item = item
@@ -30,10 +30,10 @@ class _Call(Generic[I, A]):
 
 
 class Coalescer(Generic[I, A]):
-    """Flushes at once when idle, else when the flush before it is done: no timer, no added wait.
+    """Flushes immediately when idle, otherwise when the previous flush is done: no timer, no added latency.
 
-    A call may take `longest()` seconds in all: waiting for its batch counts. One that could not be done in what it has
-    left is given up before its batch begins, so that it takes no others with it.
+    A call may take `longest()` seconds in total, including the wait for its batch. A call that cannot finish in the
+    time it has left is dropped before its batch begins, so that it does not fail the others.
     """
 
     def __init__(
@@ -45,18 +45,19 @@ class Coalescer(Generic[I, A]):
         self._run = run
         self._longest = longest
         self._overlap_sec = overlap_sec
-        """After this long the next flush does not wait for the one before it, which may wait for a lock; None waits."""
+        """After this long, the next flush starts although the previous one, perhaps blocked by a lock, has not ended;
+        None waits."""
         self._overlapping: set[asyncio.Task[None]] = set()
         self._calls: deque[_Call[I, A]] = deque()
         self._room = asyncio.Event()
         self._room.set()
         self._flusher: asyncio.Task[None] | None = None
         self._alone: object | None = None
-        """The call under way that runs itself, since no other came with it, and that others wait for."""
+        """The running single call that others are queued behind."""
         self._overdue = 0
-        """Calls that run themselves and that others wait for no longer."""
-        self._in_company = True
-        """Whether calls came together of late: then the next one looks whether others come with it."""
+        """Running single calls that others no longer wait for."""
+        self._expects_company = True
+        """Whether recent calls were concurrent: then the next one yields once, to let others join it."""
         self._took = 0.0
         """How long the last batch took."""
 
@@ -67,10 +68,10 @@ class Coalescer(Generic[I, A]):
         if not self._calls and self._is_idle():
             self._alone = alone = object()
             try:
-                if self._in_company:
-                    await asyncio.sleep(0)  # what comes at the same moment is joined
+                if self._expects_company:
+                    await asyncio.sleep(0)  # calls made in the same turn of the loop are joined
                 if not self._calls:
-                    self._in_company = False
+                    self._expects_company = False
                     return await self._run_one(item, end)
                 first = True
             finally:
@@ -88,7 +89,7 @@ class Coalescer(Generic[I, A]):
             self._flusher = asyncio.create_task(self._flush())
 
     async def _run_one(self, item: I, end: float) -> A:
-        """A batch of one, by its own caller: no other task is needed, and no one else is cancelled."""
+        """Run a batch of one in its caller's task: this needs no other task, and a cancellation affects no one else."""
         loop = asyncio.get_running_loop()
         began, alone = loop.time(), self._alone
         limit = None if self._overlap_sec is None else loop.call_later(self._overlap_sec, self._go_on_without, alone)
@@ -106,7 +107,7 @@ class Coalescer(Generic[I, A]):
         return answer
 
     def _go_on_without(self, alone: object) -> None:
-        """Let the calls that came meanwhile wait no longer for this one, which goes on."""
+        """Stop making queued calls wait for this one, which continues."""
         if self._alone is alone and self._overdue < MAX_OVERLAPPING:
             self._alone = None
             self._overdue += 1
@@ -114,8 +115,8 @@ class Coalescer(Generic[I, A]):
                 self._begin()
 
     async def _wait(self, item: I, end: float, *, first: bool) -> A:
-        """Have it answered with others, before those that came after it."""
-        self._in_company = True
+        """Queue the call ahead of those that came after it, to be answered in a batch."""
+        self._expects_company = True
         loop = asyncio.get_running_loop()
         if len(self._calls) >= BACKLOG:
             await self._wait_for_room(end)
@@ -141,7 +142,7 @@ class Coalescer(Generic[I, A]):
             raise self._late() from None
 
     def _give_up(self, call: _Call[I, A]) -> None:
-        """Unless its batch has begun: that ends by itself in the same time."""
+        """Time out the call, unless its batch has begun: that has the same time limit."""
         if call in self._calls:
             self._calls.remove(call)
             _refuse([call], self._late())
@@ -160,14 +161,14 @@ class Coalescer(Generic[I, A]):
                 await self._answer_for_a_while(open_calls, self._overlap_sec)
 
     async def _answer_for_a_while(self, calls: list[_Call[I, A]], seconds: float) -> None:
-        """Run the batch, and wait for it no longer than this."""
+        """Run the batch; after this long, stop waiting for it."""
         answering = asyncio.create_task(self._answer(calls))
         self._overlapping.add(answering)
         answering.add_done_callback(self._overlapping.discard)
         await asyncio.wait({answering}, timeout=seconds)
 
     async def _answer(self, calls: list[_Call[I, A]]) -> None:
-        """Run the batch; what fails on one caller's data is halved until the bad item is alone."""
+        """Run the batch; if one caller's data fails it, split it in half until the bad item is alone."""
         loop = asyncio.get_running_loop()
         needed = loop.time() + min(self._took, self._longest() / 2)
         _refuse([call for call in calls if call.deadline < needed], self._late())
@@ -185,7 +186,7 @@ class Coalescer(Generic[I, A]):
             middle = len(calls) // 2
             await self._answer(calls[:middle])
             await self._answer(calls[middle:])
-        except OperationTimeout as error:  # nothing was changed: who has time left is tried again
+        except OperationTimeout as error:  # nothing was changed: calls with time left are retried
             self._took = 2 * (loop.time() - began)
             _refuse([call for call in calls if call.deadline <= loop.time()] or calls, error)
             self._calls.extendleft(reversed([call for call in calls if not call.answer.done()]))

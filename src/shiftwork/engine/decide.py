@@ -13,7 +13,7 @@ from shiftwork.settings.model import Settings
 
 
 class AttemptFacts(NamedTuple):
-    """What a decision needs to know about the attempt and its task."""
+    """The facts about an attempt and its task on which a decision depends."""
 
     status: State
     attempts: int
@@ -26,20 +26,20 @@ class AttemptFacts(NamedTuple):
     started: bool = True
     past_deadline: bool = False
     free_waits: bool = True
-    """Whether it may wait for a provider without cost; not where the report says that it is not to be tried again."""
+    """Whether it may wait for a provider without cost; false if the report rules out a retry."""
     account_known: bool = False
-    """Whether it is known which account's credentials were refused."""
+    """Whether the account whose credentials were refused is known."""
     other_account: bool = False
-    """Whether the fleet has another account than the one whose limit was met."""
+    """Whether the fleet has an account other than the limited one."""
 
 
 class ProviderWait(NamedTuple):
-    """A provider's limit that the attempt met, and the wait for everything that shares it."""
+    """A provider's limit that the attempt hit, and how long everything that shares it must wait."""
 
     signal: Signal
     wait_sec: float
     is_named: bool
-    """Whether the provider itself set it: then it is kept even where the limit is retried like any failure."""
+    """Whether the provider itself set the wait: then it applies even if the limit is retried like any failure."""
 
 
 class Decision(NamedTuple):
@@ -99,7 +99,7 @@ def _after_report(
 
 
 def _waits_for_free(facts: AttemptFacts, settings: Settings) -> bool:
-    """A rate limit burns no attempt where the profile says so; bounded, since nothing may wait forever."""
+    """A rate limit costs no attempt under some profiles, a bounded number of times, so that no task waits forever."""
     limit = settings.rate_limit
     in_time = facts.free_waits and not facts.past_deadline
     return in_time and not limit.counts_attempt and facts.rate_limits < limit.max_waits
@@ -143,13 +143,13 @@ def _after_counted_failure(
 def _settle(
     facts: AttemptFacts, settings: Settings, reason: str, why: str, *, counted: bool, poisoned: bool
 ) -> Decision:
-    """No further attempt by the queue itself: a dead letter, or resting failed where there are no dead letters."""
+    """No further automatic attempt: the task is dead-lettered, or stays failed if dead letters are off."""
     moves = ("fail",) if settings.on_exhausted == "stay_failed" else ("fail", "exhaust")
     return Decision(move(facts.status, *moves), reason, why, counted=counted, poison=poisoned)
 
 
 def after_loss(facts: AttemptFacts, settings: Settings, reason: str, roll: float) -> Decision:
-    """A claim that ended without a word: never started, silent, too long, or its process known to be gone."""
+    """A claim that ended without a report: never started, silent, over its time limit, or its process died."""
     if settings.delivery == "at_most_once" and facts.started and reason in reasons.WORKER_LOST:
         return _settle(facts, settings, reasons.DELIVERY_UNKNOWN, "at_most_once", counted=True, poisoned=False)
     action = lease_policy.on_lost(settings, reason, facts.reclaims, facts.max_attempts)
@@ -157,9 +157,9 @@ def after_loss(facts: AttemptFacts, settings: Settings, reason: str, roll: float
 
 
 def after_death(facts: AttemptFacts, settings: Settings, roll: float) -> Decision:
-    """The holder's process is known to be dead: what its silence would have come to, only sooner.
+    """The holder's process is known to be dead: decide as its silence would have been, only sooner.
 
-    Where runtimes are watched, it goes by the name that the silence of one has.
+    If runtimes are watched, the reason is that of a silent runtime.
     """
     reason = reasons.CRASH if settings.runtime_offline_sec is None else reasons.RUNTIME_OFFLINE
     if facts.started or settings.on_claim_expired == "fail":
@@ -180,12 +180,12 @@ def _carry_out(
 
 
 def after_deadline(facts: AttemptFacts, settings: Settings) -> Decision:
-    """The task's deadline passed while an agent held it, and that is a failure."""
+    """The task's deadline passed while an agent held it, which counts as a failure."""
     return _settle(facts, settings, reasons.DEADLINE_EXCEEDED, "deadline", counted=True, poisoned=False)
 
 
 def after_takeover(facts: AttemptFacts, settings: Settings, roll: float) -> Decision:
-    """Another worker took the task from its holder and has begun: a bounded number of times that costs no attempt."""
+    """Another worker took the task over and has begun; this costs no attempt, a bounded number of times."""
     if settings.delivery == "at_most_once" and facts.started:
         return _settle(facts, settings, reasons.DELIVERY_UNKNOWN, "at_most_once", counted=True, poisoned=False)
     if not lease_policy.may_reclaim(settings, facts.reclaims, facts.max_attempts):

@@ -34,8 +34,8 @@ def task_key(
 ) -> str | None:
     """The key under which a task is unique, or None where it is not.
 
-    Tasks that look alike are one only where nothing tells them apart: one that has an id of its own (`named`) is
-    itself, and so is one that waits for other tasks.
+    Tasks with equal content are duplicates only if nothing distinguishes them: a task with an id of its own (`named`)
+    is never a duplicate, nor is one that waits for other tasks.
     """
     if idempotency.source == "none":
         return None
@@ -72,7 +72,7 @@ def may_merge(status: str) -> bool:
 
 
 def merge(existing: Mergeable, duplicate: Mergeable) -> Mergeable:
-    """The existing task with the more urgent priority and everything that either of the two asks for."""
+    """The existing task with the more urgent priority of the two and the requirements of both."""
     return Mergeable(
         priority=min(existing.priority, duplicate.priority),
         tags=_union(existing.tags, duplicate.tags),

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 class Dependency(NamedTuple):
-    """A dependency: the root of its lineage, and how its newest row stands."""
+    """A dependency: the root of its lineage, and the state of its newest row."""
 
     root: str
     status: str
     missing: bool = False
     dag_id: str | None = None
-    """Where it can still be joined."""
+    """The DAG, if it can still be joined."""
     name: str = ""
-    """What it was asked for by, where it is missing."""
+    """The name it was requested by, if it is missing."""
 
 
 async def resolve(
     tx: Tx, workspace: str, references: Mapping[str, str], new: Collection[str] = ()
 ) -> dict[str, Dependency]:
-    """The dependencies behind these references, by the name they were asked for. Unknown ones are not in the answer."""
+    """The dependencies of these references, by the names used. Unknown ones are left out."""
     known = await uuids(tx, workspace, references)
     inside = {name: Dependency(uuid, State.PENDING) for name, uuid in known.items() if uuid in new}
     outside = {name: uuid for name, uuid in known.items() if uuid not in new}
@@ -59,7 +59,7 @@ async def uuids(tx: Tx, workspace: str, references: Mapping[str, str]) -> dict[s
 
 
 async def _lock(tx: Tx, uuids: Sequence[str]) -> dict[str, str]:
-    """Share locks in id order; their states are read by a second statement, with a snapshot taken after the wait."""
+    """Takes share locks in id order; a second statement reads the states, with a snapshot taken after the wait."""
     if not uuids:
         return {}
     rows = list(await tx.all("lock_dependencies", items=[(uuid,) for uuid in uuids]))
@@ -67,7 +67,7 @@ async def _lock(tx: Tx, uuids: Sequence[str]) -> dict[str, str]:
     further = sorted(set(roots.values()) - roots.keys())
     if further:
         rows += await tx.all("lock_dependencies", items=[(root,) for root in further])
-    # While we hold the root no one can add a row to its lineage, and the newest is the one that may finish.
+    # While we hold the root, no one can add a row to its lineage, and only the newest row can finish.
     newest = sorted({row["newest_id"] for row in rows if row["newest_id"]} - roots.keys())
     if newest:
         await tx.all("lock_dependencies", items=[(id_,) for id_ in newest])
@@ -92,7 +92,7 @@ async def _states(tx: Tx, workspace: str, uuids: Sequence[str]) -> dict[str, Dep
 
 
 async def _taken_elsewhere(tx: Tx, workspace: str, uuids: Sequence[str]) -> set[str]:
-    """Ids that were given to tasks of other workspaces. One that was purged here never comes again and is refused."""
+    """Ids that belong to tasks of other workspaces. An id purged in this workspace never returns and is refused."""
     items = [(uuid,) for uuid in uuids]
     gone = await tx.all("purged", items=items)
     if ours := [row["id"] for row in gone if row["workspace"] == workspace]:
@@ -102,12 +102,12 @@ async def _taken_elsewhere(tx: Tx, workspace: str, uuids: Sequence[str]) -> set[
 
 
 async def await_missing(tx: Tx, engine: Engine, workspace: str, names: Sequence[str]) -> dict[str, Dependency]:
-    """Places for tasks that have not come yet. Anyone who submits one meets us at its name."""
+    """Reserve names for tasks not submitted yet. A later submission of one conflicts with us on its name."""
     if not names:
         return {}
     fresh = dict(zip(names, engine.ids.make_many(tx.now, len(names)), strict=True))
     given = {name: uuid for name in names if (uuid := ids.parse(name)) is not None}
-    # An id that is another workspace's task will never be one of ours: no one there may free what waits here.
+    # An id of another workspace's task will never be ours: no task there may free a task here.
     elsewhere = await _taken_elsewhere(tx, workspace, sorted(set(given.values()))) if given else set()
     wanted = {name: given[name] if given.get(name, "") not in {"", *elsewhere} else fresh[name] for name in names}
     stored = {name: ids.parse(name) or name for name in names}
@@ -141,7 +141,7 @@ def raise_cycle(path: list[str]) -> None:
 
 
 async def refuse_outer_cycle(work: UnitOfWork, edges: Mapping[str, Sequence[str]]) -> None:
-    """New edges of tasks that others wait for already: does a way lead back?"""
+    """Refuse a cycle: the dependents of these tasks may lead back through the new edges."""
     start = sorted({dependency for above in edges.values() for dependency in above})
     if not start:
         return

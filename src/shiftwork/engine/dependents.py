@@ -1,4 +1,4 @@
-"""What the end of a task does to its dependents."""
+"""Frees, fails or cancels the dependents of ended tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shiftwork.waits import approval_guard as guard
 
 
 async def free_dependents(work: UnitOfWork, roots: Collection[str]) -> None:
-    """Their dependents wait for them no more: flip the open edges, count the flips, free who waits for nothing else."""
+    """Flip the open edges of completed tasks, count the flips, and free dependents that wait for nothing else."""
     if roots:
         await _count_flips(work, await work.tx.all("satisfy_edges", items=[(root,) for root in sorted(roots)]))
 
@@ -43,7 +43,7 @@ async def unblock(
     event_data: Mapping[str, Any] | None = None,
     actor: str | None = None,
 ) -> None:
-    """Nothing holds this pending task any more."""
+    """Make ready a pending task that nothing blocks any more."""
     row.blocked_reason = row.block_check_at = None
     settings = await work.settings_of(row)
     path, data = await guard.unblock_or_guard(work, row, settings, "unblock", data=event_data)
@@ -51,29 +51,31 @@ async def unblock(
 
 
 async def lock_newest(work: UnitOfWork, roots: Collection[str]) -> list[TaskRow]:
-    """The rows that answer for these lineages, as this work sees them."""
+    """The current rows of these lineages, as this unit of work sees them."""
     if not roots:
         return []
     items = [(root,) for root in sorted(roots)]
-    await work.tx.all("lock_roots", items=items)  # first: which row is the newest is read after the wait
+    await work.tx.all(
+        "lock_roots", items=items
+    )  # first, so that the newest row is determined after the wait for the lock
     raw = await work.tx.all("lock_lineages", items=items)
     return [work.rows.get(row["id"]) or work.attach(load(row)) for row in raw]
 
 
 class OpenEdge(NamedTuple):
-    """What a dependent still waits for, and whether any end of that will do."""
+    """An open edge of a dependent, and whether any end of the dependency satisfies it."""
 
     dependency: str
     waits: bool
     any_end: bool
 
     def survives(self, settings: Settings) -> bool:
-        """Whether its dependent goes on without this dependency. What was waited for under a claim said so itself."""
+        """Whether the dependent continues without this dependency. A wait under a claim decides that itself."""
         return self.any_end if self.waits else settings.on_dependency_failed == "continue"
 
 
 async def fail_dependents(work: UnitOfWork, roots: Collection[str], only: Collection[str] | None = None) -> None:
-    """A dependency is settled without success: each dependent's own setting says whether it waits, ends or goes on."""
+    """A dependency failed for good: each dependent's settings decide whether it waits, ends or continues."""
     await _lose_judges(work, set(roots))
     dependents = await _dependents(work, roots, only)
     ends = await failed_ends(work, roots) if dependents else {}
@@ -106,7 +108,7 @@ def _tell_failed(work: UnitOfWork, row: TaskRow, dependencies: Sequence[str], th
 async def _go_on_without(
     work: UnitOfWork, pairs: Sequence[tuple[str, str]], ends: Mapping[str, FailedDependency]
 ) -> None:
-    """Flip these edges, dependent and dependency, and keep with each how its dependency ended."""
+    """Flip these edges (dependent, dependency), and record with each how the dependency ended."""
     items = [(dependent, dependency, as_json(ends[dependency])) for dependent, dependency in sorted(pairs)]
     if items:
         await _count_flips(work, await work.tx.all("end_edges", items=items))
@@ -115,7 +117,7 @@ async def _go_on_without(
 async def _alert_creators(
     work: UnitOfWork, dependents: Sequence[TaskRow], dependencies: Mapping[str, Sequence[str]]
 ) -> None:
-    """One alert for each failed dependency and creator of tasks that depend on it, however many these are."""
+    """Raise one alert for each failed dependency and each creator of dependents, however many dependents there are."""
     if not dependents:
         return
     bodies = await work.tx.all("creators_of", items=[(row.id,) for row in dependents])
@@ -131,7 +133,7 @@ async def _alert_creators(
 async def cancel_dependents(work: UnitOfWork, roots: Collection[str], only: Collection[str] | None = None) -> None:
     """Dependencies were cancelled: each dependent is cancelled, waits or continues without, and so on down.
 
-    With `only`, of the direct dependents only these: the others were handled when it happened.
+    With `only`, handle just these direct dependents: the others were handled at the time.
     """
     while roots:
         await _lose_judges(work, set(roots))
@@ -157,7 +159,7 @@ async def cancel_dependents(work: UnitOfWork, roots: Collection[str], only: Coll
 
 
 def cancel_row(work: UnitOfWork, row: TaskRow, reason: str, *, verb: str = "cancelled") -> None:
-    """End one locked task by cancelling it. The verb says what ended it, and is the reason in its history."""
+    """Cancel one locked task. The verb says what ended it, and appears as the reason in its history."""
     fence = row.fence if row.held else None
     if row.held:
         work.end_attempt(row, "cancelled", reason=verb, error=reason)
@@ -182,7 +184,7 @@ async def _dependents(
 
 
 async def inherit_fate(work: UnitOfWork, edges: dict[str, list[Dependency]]) -> None:
-    """Dependencies that have ended already, without success, have the same effect as if they ended now."""
+    """Apply the effect of dependencies that had already ended without success, as if they ended now."""
     states = {dependency.root: dependency.status for above in edges.values() for dependency in above}
     cancelled = {root for root, status in states.items() if status == State.CANCELLED}
     failed = {root for root, status in states.items() if status in {State.DEAD_LETTERED, State.FAILED}}
@@ -193,7 +195,7 @@ async def inherit_fate(work: UnitOfWork, edges: dict[str, list[Dependency]]) -> 
 
 
 async def _lose_judges(work: UnitOfWork, roots: set[str]) -> None:
-    """Judging tasks that ended without success give no verdict."""
+    """Handle judging tasks that ended without success: they will give no verdict."""
     rows = work.rows.values()
     lost = sorted({row.root_id for row in rows if row.validation == verdict.JUDGING and row.root_id in roots})
     if lost:
@@ -201,18 +203,18 @@ async def _lose_judges(work: UnitOfWork, roots: set[str]) -> None:
 
 
 async def _take_outputs(work: UnitOfWork, roots: set[str]) -> None:
-    """Cancelled tasks wait for no verdict."""
+    """Stop waiting for verdicts on cancelled tasks."""
     for row in [row for row in work.rows.values() if row.validation in verdict.LATER and row.root_id in roots]:
         await take_output(work, row)
 
 
 async def take_output(work: UnitOfWork, row: TaskRow) -> Row | None:
-    """The output that waited for its verdict, taken away; a judge who still looks at it need not continue."""
+    """Withdraw the output that awaited its verdict; a judge at work on it need not continue."""
     output = await work.tx.one("drop_output", id=row.id)
     if output is None or output["judge_id"] is None:
         return output
     for judge in await lock_newest(work, [output["judge_id"]]):
         if judge.status not in FINAL | SETTLED:
-            cancel_row(work, judge, f"the verdict on {ids.show_task(row.id)} is not wanted any more")
+            cancel_row(work, judge, f"the verdict on {ids.show_task(row.id)} is no longer needed")
             await cancel_dependents(work, {judge.root_id})
     return output

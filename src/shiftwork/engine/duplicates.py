@@ -1,4 +1,4 @@
-"""Submissions that turn out to be a task that exists already: which are, and what the existing one takes from them."""
+"""Finds submissions that duplicate an existing task, and merges them into it."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Item(NamedTuple):
 
     @property
     def name(self) -> str | None:
-        """The id that its caller chose."""
+        """The id that the caller chose."""
         return self.prepared.name or self.prepared.uuid
 
     @property
     def derived(self) -> bool:
-        """Whether its key was computed from its content alone: then looking alike is all that makes a duplicate."""
+        """Whether the key was computed from the content alone: then equal content is what makes a duplicate."""
         return self.prepared.settings.idempotency.source == "params_hash" and not self.prepared.new.idempotency_key
 
 
 class Duplicate(NamedTuple):
-    """A submission that is an existing task, or an earlier one of its batch."""
+    """A submission that duplicates an existing task, or an earlier item of its batch."""
 
     item: Item
     kept: str
@@ -60,7 +60,7 @@ class Duplicate(NamedTuple):
 
 
 async def take_keys(work: UnitOfWork, workspace: str, items: list[Item]) -> tuple[list[Item], list[Duplicate]]:
-    """Take the idempotency keys; answers the tasks that are new, and those whose key another has."""
+    """Take the idempotency keys. Returns the new tasks, and the duplicates."""
     first: dict[str, Item] = {}
     for item in items:
         if item.key is not None:
@@ -72,7 +72,7 @@ async def take_keys(work: UnitOfWork, workspace: str, items: list[Item]) -> tupl
         for key, i in first.items()
     )
     ours = {r["key"] for r in await work.tx.all("take_keys", items=taken, now=work.now)}
-    # A second statement: the first answers nothing about a key that another transaction took a moment ago.
+    # A second statement: the snapshot of the first does not see a key that another transaction has just taken.
     holders = {r["key"]: r for r in await work.tx.all("read_keys", items=[(workspace, key) for key in sorted(first)])}
     found: dict[int, Duplicate] = {}
     fresh: dict[int, Item] = {}
@@ -87,7 +87,7 @@ async def take_keys(work: UnitOfWork, workspace: str, items: list[Item]) -> tupl
             found[item.place] = Duplicate(item, owner["task_id"], status, twin=False)
         else:
             fresh[item.place] = await _go_alone(work, workspace, item, owner)
-            if _has_ended(owner):  # its key is ours now: a twin of this batch meets us, not the old one
+            if _has_ended(owner):  # the key is ours now: a duplicate in this batch must find this task, not the old one
                 ours.add(item.key)
                 first[item.key] = item
     for place in sorted(found):
@@ -96,7 +96,7 @@ async def take_keys(work: UnitOfWork, workspace: str, items: list[Item]) -> tupl
 
 
 def _parents_first(items: list[Item]) -> list[Item]:
-    """What a task of the batch depends on is looked at before it; a cycle is refused later."""
+    """The batch in an order with dependencies before dependents; a cycle is refused later."""
     keys = {item.prepared.new.key: str(item.place) for item in items if item.prepared.new.key is not None}
     if not keys:
         return items
@@ -110,7 +110,9 @@ def _parents_first(items: list[Item]) -> list[Item]:
 async def _is_same(
     work: UnitOfWork, workspace: str, item: Item, owner: Row, items: list[Item], found: Mapping[int, Duplicate]
 ) -> bool:
-    """A given key says so itself. Of two that only look alike, the first must not have ended, nor wait for others."""
+    """With a given key, always. With a key derived from content, only if the first has not ended and waits for no
+    others.
+    """
     if not item.derived:
         return True
     if _has_ended(owner):
@@ -128,7 +130,9 @@ async def _is_same(
 
 
 async def _go_alone(work: UnitOfWork, workspace: str, item: Item, owner: Row) -> Item:
-    """It is a task of its own. Where the one before has ended, it has the key from now on; else it has none."""
+    """Submit it as a new task. If the previous holder of the key has ended, it takes the key over; otherwise it has
+    none.
+    """
     if _has_ended(owner):
         await work.tx.run("pass_keys", items=[(workspace, item.key, owner["task_id"], item.id, _until(work, item))])
         return item
@@ -136,7 +140,7 @@ async def _go_alone(work: UnitOfWork, workspace: str, item: Item, owner: Row) ->
 
 
 def _has_ended(owner: Row) -> bool:
-    """Also of one in the archive, which has no row among the tasks."""
+    """Whether the task has ended; an archived one has no row in `tasks`."""
     return owner["status"] is None or owner["status"] in FINAL
 
 
@@ -154,7 +158,7 @@ def _report(work: UnitOfWork, duplicate: Duplicate) -> None:
 
 
 def fold_twins(items: list[Item], duplicates: Sequence[Duplicate]) -> list[Item]:
-    """Twins of one batch, where duplicates are merged: the first asks for what all of them ask for."""
+    """Merge duplicates within one batch: the first takes the requirements of all."""
     twins = [d for d in duplicates if d.twin and d.item.prepared.settings.idempotency.on_duplicate == "merge"]
     if not twins:
         return items
@@ -178,14 +182,16 @@ def fold_twins(items: list[Item], duplicates: Sequence[Duplicate]) -> list[Item]
 
 
 async def lock_kept(work: UnitOfWork, duplicates: Sequence[Duplicate]) -> None:
-    """Existing tasks that may change, or get another name, in the order of locks."""
+    """Lock the existing tasks that may change or get another name, in lock order."""
     merging = [d for d in duplicates if d.item.prepared.settings.idempotency.on_duplicate == "merge"]
     wanted = {d.kept for d in duplicates if not d.twin and (d in merging or d.item.name is not None)}
     await work.lock(sorted(wanted))
 
 
 async def merge(work: UnitOfWork, workspace: str, duplicate: Duplicate, local: Mapping[str, str]) -> bool:
-    """Give the existing task what the duplicate asks for, while no one holds it; whether it depends on more now."""
+    """Merge the duplicate's requirements into the existing task, unless it is claimed; returns whether it got new
+    dependencies.
+    """
     if duplicate.twin or duplicate.item.prepared.settings.idempotency.on_duplicate != "merge":
         return False
     rows = await work.lock([duplicate.kept])
@@ -217,7 +223,7 @@ async def merge(work: UnitOfWork, workspace: str, duplicate: Duplicate, local: M
 async def _join_dependencies(
     work: UnitOfWork, workspace: str, row: TaskRow, names: Sequence[str], local: Mapping[str, str]
 ) -> tuple[list[Dependency], str | None]:
-    """What the duplicate waits for and the existing one does not yet, added to it."""
+    """Add the duplicate's dependencies that the existing task lacks."""
     if not names:
         return [], None
     await work.tx.advisory_lock(f"edges:{workspace}")
@@ -252,7 +258,7 @@ async def _join_dependencies(
 async def take_aliases(
     work: UnitOfWork, workspace: str, items: Sequence[Item], duplicates: Sequence[Duplicate]
 ) -> None:
-    """The id that a duplicate came with names the existing task from now on, also for tasks that waited for that id."""
+    """Make the duplicate's id an alias of the existing task, also for tasks that wait for that id."""
     fresh = {item.name: item.id for item in items if item.name is not None}
     taken = dict(fresh)
     named: dict[str, Duplicate] = {}
@@ -269,7 +275,7 @@ async def take_aliases(
     await _refuse_used(work, named.values())
     await work.tx.insert("add_names", [(workspace, name, named[name].item.id, True) for name in sorted(named)])
     rows = await work.tx.all("lock_names", items=[(name,) for name in sorted(named)], workspace=workspace)
-    for name in named.keys() - {row["name"] for row in rows}:  # another workspace has this very id
+    for name in named.keys() - {row["name"] for row in rows}:  # another workspace has the same id
         raise IdInUse(f"a task with the id {name!r} exists", where="id")
     new: list[tuple[str, str, str]] = []
     for row in rows:
@@ -287,7 +293,7 @@ async def take_aliases(
 
 
 async def _refuse_used(work: UnitOfWork, named: Iterable[Duplicate]) -> None:
-    """An id in the queue's own form may be another task's, also one that is in the archive or was purged."""
+    """Refuse an id in the queue's own form that belongs to another task, even an archived or purged one."""
     given = {d.item.prepared.uuid: d for d in named if d.item.prepared.uuid is not None}
     items = [(uuid,) for uuid in sorted(given)]
     for statement in ("names_in_use", "archived_states", "purged", "aliases_of") if items else ():
@@ -303,7 +309,7 @@ async def _root_of(work: UnitOfWork, task_id: str) -> str:
 
 
 async def _refuse_other(work: UnitOfWork, name: Row, kept: str) -> None:
-    """The same submission once more may come with the id it had before; another task's it may not have."""
+    """A repeated submission may bring the same id again, but not the id of another task."""
     aliases = await work.tx.all("aliases_of", items=[(name["task_id"],)])
     meant = aliases[0]["task_id"] if aliases else name["task_id"]
     if await _root_of(work, meant) != kept:
@@ -312,14 +318,14 @@ async def _refuse_other(work: UnitOfWork, name: Row, kept: str) -> None:
 
 
 async def _pass_dependents(work: UnitOfWork, workspace: str, awaited: str, kept: str) -> None:
-    """Tasks that waited for this id wait for the existing task, or continue if that has completed."""
+    """Make tasks that waited for this id wait for the existing task, or continue if that has completed."""
     await work.tx.advisory_lock(f"edges:{workspace}")
     dependents = sorted(e["dependent"] for e in await work.tx.all("open_dependents", items=[(awaited,)]))
     if not dependents:
         return
     await refuse_outer_cycle(work, {dependent: [kept] for dependent in dependents})
     found = await dependencies.resolve(work.tx, workspace, {"kept": kept})
-    there = found.get("kept", Dependency(kept, State.PENDING))  # a twin of this batch is not written yet
+    there = found.get("kept", Dependency(kept, State.PENDING))  # a duplicate within this batch is not written yet
     await work.tx.run("drop_edges", items=[(dependent, awaited) for dependent in dependents])
     pairs = [(dependent, kept, there.status == State.COMPLETED, False) for dependent in dependents]
     await work.tx.insert("insert_edges", pairs)

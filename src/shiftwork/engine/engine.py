@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shiftwork.artifacts.blob_store import BlobStore
+from shiftwork.engine.fast_path import FastPath
 from shiftwork.engine.lanes import LaneRegistry
 from shiftwork.engine.secrets import SecretBox
-from shiftwork.engine.short_way import ShortWay
 from shiftwork.limits.quota_cache import QuotaCache
 from shiftwork.model.ids import IdMaker
 from shiftwork.settings.cache import SettingsCache
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("shiftwork.engine")
 
 NOWHERE: dict[str, int] = {}
-"""What a maintenance job answers that no workspace has set up: it is looked at again later than its period says."""
+"""Returned by a maintenance job that no workspace has configured: it is polled less often than its period says."""
 
 
 class IdempotentRequest:
-    """A request that must have its effect once, however often it is sent."""
+    """A request whose effect must happen once, however often it is sent."""
 
     def __init__(self, key: str, fingerprint: str) -> None:
         self.key = key
@@ -37,29 +37,31 @@ class IdempotentRequest:
 
     @property
     def steps(self) -> int:
-        """How many of its transactions are done."""
+        """The number of its transactions already committed."""
         return self._steps
 
     def add(self, part: str) -> None:
-        """What else makes it this request: of content that streams, its hash is known when it is here."""
+        """Add to the request's identity: the hash of streamed content is known only at its end."""
         self.fingerprint = hashlib.sha256(f"{self.fingerprint} {part}".encode()).hexdigest()
 
     def begin_again(self) -> None:
-        """It is run again from its first transaction: what it has done is in another database now."""
+        """Start over at the first transaction: the previous ones are in another database now."""
         self._steps = 0
 
     def next_step(self) -> int:
-        """The number of its next transaction: each is kept by itself, and a repeat continues where the first ended."""
+        """The number of the next transaction: each is recorded on its own, so a repeat continues where the first call
+        stopped.
+        """
         self._steps += 1
         return self._steps
 
 
 StillAllowed = Callable[[], Awaitable[None]]
-"""Returns while the caller may still work, or raises what it is refused with."""
+"""Returns if the caller still has access; otherwise raises the refusal."""
 
 
 class Caller(NamedTuple):
-    """Who asks: is in every event."""
+    """The caller, recorded in every event."""
 
     actor: str = "system"
     request_id: str | None = None
@@ -67,10 +69,10 @@ class Caller(NamedTuple):
     """Tasks of other workspaces do not exist for this caller; None sees all, as the maintenance jobs do."""
 
     holder: str | None = None
-    """The token a worker came with: it may write only under claims made with it. None may write under any."""
+    """The worker's access token: it may write only under claims made with the same token. None may write under any."""
     idempotency: IdempotentRequest | None = None
     still_allowed: StillAllowed | None = None
-    """Asked by calls that wait; None where rights cannot be taken away meanwhile."""
+    """Called by waiting operations; None if access cannot be revoked during the call."""
 
     def sees(self, workspace: str) -> bool:
         return self.workspace is None or self.workspace == workspace
@@ -80,16 +82,16 @@ class Caller(NamedTuple):
         return self.holder is None or self.holder == owner
 
     def for_agent(self, agent_id: str | None) -> str:
-        """The actor of a verb that only the holder has: the agent, unless someone says that he speaks for it."""
+        """The actor of a verb that only the holder may use: the agent, unless the caller names itself."""
         return f"agent:{agent_id}" if self.actor == "system" and agent_id else self.actor
 
 
 MAX_AGENTS = 10_000
-"""Agents remembered."""
+"""The most agents cached."""
 
 
 class KnownAgent(NamedTuple):
-    """What decides which work an agent gets, as its row said at its last claim."""
+    """The properties that decide which work an agent gets, as its row had them at its last claim."""
 
     announced: bool
     types: str | None
@@ -114,32 +116,33 @@ class Engine:
         self.participants = participants
         """Features that take part in each unit of work (each a `work.Participant`), in the order of their locks."""
         self.snapshots = snapshots
-        """Where snapshots lie; None where there is no place for them."""
+        """The folder of snapshots; None if there is none."""
         self.secrets = secrets or SecretBox()
         """Encrypts and decrypts the secrets of sinks and hooks."""
         self.private_sinks = False
         """Whether notifications may be sent to addresses that are not public, where a sink asks for it."""
         self.blob_store = blob_store
-        """Where the bytes of artifacts lie; None where no place was named."""
+        """The store of artifact bytes; None if none was configured."""
         self.mark: str | None = None
-        """How the blob store knows our places from those of other queues, once it was asked for."""
+        """The mark by which the blob store tells our places from those of other queues; read once."""
         self.others: Sequence[Engine] = ()
         """Engines of the other databases of a map, whose workspaces may have come from here."""
         self.swept_to: str | None = None
-        """The last place that was looked at for bytes which no row names."""
+        """The last place scanned for bytes that no row references."""
         self.measured_to: str | None = None
         """The last workspace whose metrics were kept."""
         self.watched_to: str | None = None
-        """The last workspace that was looked at for alerts."""
+        """The last workspace checked for alerts."""
         self.archived_to: str | None = None
-        """The last workspace of which old tasks were archived."""
+        """The last workspace whose old tasks were archived."""
         self.presence_seen_at = 0.0
         """When the processes of this machine were last looked up."""
         self.settings_cache = SettingsCache(profile)
         self.lanes = LaneRegistry()
         self.known_agents: dict[tuple[str, str], KnownAgent] = {}
-        """By workspace and id. A claim that relies on it has the store compare it."""
-        self.plain_claims, self.plain_starts, self.plain_ends = ShortWay(), ShortWay(), ShortWay()
+        """By workspace and id. A claim that relies on an entry makes the store compare it with the row."""
+        self.plain_claims, self.plain_starts = FastPath(), FastPath()
+        self.plain_beats, self.plain_ends = FastPath(), FastPath()
         self.quotas = QuotaCache()
         self.ids = IdMaker()
         self.random = random.Random(seed)
@@ -148,7 +151,7 @@ class Engine:
         """When a refused delivery was last reported, for each hook."""
 
     def remember_agent(self, workspace: str, agent: Row) -> None:
-        """For its next claim."""
+        """Cache the agent for its next claim."""
         if len(self.known_agents) >= MAX_AGENTS:
             self.known_agents.clear()
         known = KnownAgent(agent["announced"], agent["types"], agent["capabilities"], agent["models"])

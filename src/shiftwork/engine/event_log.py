@@ -10,7 +10,8 @@ from shiftwork.store.store import Row, Store, Tx
 _FAR = 2**61
 
 SPREAD = 4096
-"""A row that several events share is found by the last of their numbers: less than this above each of them."""
+"""A row shared by several events is stored under the last of their numbers, which exceeds each of them by less than
+this."""
 
 
 class Part(NamedTuple):
@@ -21,14 +22,16 @@ class Part(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Where to read on in the log: the number of its last event, and that of the last row that has any of these."""
+    """Where to continue in the log: the number of the last event read, and of the last row that contains one."""
 
     last: int
     last_row: int
 
 
 async def read(store: Store, after: int, count: int, workspace: str | None = None) -> Part:
-    """What is behind a number, of one workspace or of all. Anyone who continues from `last` sees every event once."""
+    """Read the events after a number, of one workspace or of all. A reader that continues from `last` sees every event
+    once.
+    """
     stretch, whole, rows = await store.read(lambda tx: _read_page(tx, after, count, workspace))
     if not whole:
         # A number is missing: its transaction is still open, or was rolled back. Wait for those open now.
@@ -38,7 +41,7 @@ async def read(store: Store, after: int, count: int, workspace: str | None = Non
 
 
 async def settled(store: Store, after: int, count: int) -> Stretch:
-    """So many events behind a number, once nothing more will come up to the last of them."""
+    """Read up to this many events after a number, once no lower number can still be committed."""
     stretch, whole = await store.read(lambda tx: _last_of(tx, after, count))
     if whole:
         return stretch
@@ -47,19 +50,19 @@ async def settled(store: Store, after: int, count: int) -> Stretch:
 
 
 def _widened(stretch: Stretch) -> Stretch:
-    """With rows that were not there when it was looked for."""
+    """Include rows committed since the last look."""
     return Stretch(stretch.last, stretch.last + SPREAD - 1)
 
 
 async def newest(store: Store) -> int:
-    """The number behind which everything stands that is committed from now on."""
+    """A number below that of every event committed from now on."""
     seq = await store.read(last)
-    await store.settle_events()  # a lower number that is still under way would come after now, and be missed
+    await store.settle_events()  # a lower number in an open transaction would be committed later and be missed
     return seq
 
 
 async def last(tx: Tx, of: Literal["event", "alert"] = "event") -> int:
-    """The highest number there is; lower ones may still come."""
+    """The highest number committed; lower ones may still follow."""
     row = await tx.one(f"last_{of}")
     return int(row["seq"] or 0) if row else 0
 
@@ -77,7 +80,7 @@ async def read_alerts(store: Store, after: int, count: int) -> Part:
 
 
 async def _last_of(tx: Tx, after: int, count: int) -> tuple[Stretch, bool]:
-    """As far as so many numbers go, and whether none of them is missing."""
+    """Read a range of this many numbers, and whether it has no gaps."""
     numbers = await tx.all("event_numbers", after=after, count=count)
     if not numbers:
         return Stretch(after, after), True

@@ -1,4 +1,4 @@
-"""Callers that wait for the next event: one look at the end of the log serves all of a process."""
+"""Lets callers wait for the next event: one poll of the log's end serves all waiters of a process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from shiftwork.model.errors import ShiftworkError
 from shiftwork.store.store import Store
 
 POLL_SEC = 0.05
-"""How often the end of the log is looked at, while someone waits: events are announced to no one."""
+"""How often the end of the log is polled while anyone waits: events are not announced."""
 
 
 class EventWaiters:
-    """Who waits, and behind which number."""
+    """The waiters, with the number after which each waits."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -44,7 +44,7 @@ class EventWaiters:
 
     async def _look_while_awaited(self) -> None:
         while self._waiting:
-            with suppress(ShiftworkError):  # the caller's own look says what is wrong
+            with suppress(ShiftworkError):  # the caller's own query reports the error
                 newest = await self._store.read(event_log.last)
                 for woken, after in self._waiting.items():
                     if newest > after:
@@ -52,7 +52,7 @@ class EventWaiters:
             await asyncio.sleep(POLL_SEC)
 
     def wake_all(self) -> None:
-        """Let everyone look once more."""
+        """Wake all waiters to look again."""
         for woken in self._waiting:
             woken.set()
 

@@ -19,14 +19,14 @@ ENDS = frozenset({State.DEAD_LETTERED, State.FAILED, State.CANCELLED})
 
 
 async def failed_ends(work: UnitOfWork, roots: Collection[str]) -> dict[str, FailedDependency]:
-    """Of these lineages, those that ended without success. What was displaced has not: it comes back by itself."""
+    """The lineages that ended without success. A displaced task does not count: it returns by itself."""
     if not roots:
         return {}
     found: dict[str, FailedDependency] = {}
     known = set()
     for stored in await work.tx.all("ends_of", items=[(root,) for root in sorted(roots)]):
         known.add(stored["root_id"])
-        row = work.rows.get(stored["id"])  # as this verb leaves it, which is not saved yet
+        row = work.rows.get(stored["id"])  # the state set by this verb, not saved yet
         status = stored["status"] if row is None else row.status
         reason = stored["failure_reason"] if row is None else row.failure_reason
         error = stored["error"] if row is None else work.error_of(row) or stored["error"]
@@ -45,5 +45,5 @@ async def _archived(work: UnitOfWork, roots: Collection[str]) -> list[str]:
 
 
 def failed_dependencies(edges: Sequence[Row]) -> list[FailedDependency]:
-    """What these edges led to that ended without success, and that their dependents went on without."""
+    """The failed dependencies of these edges that their dependents continued without."""
     return [msgspec.json.decode(edge["failure"], type=FailedDependency) for edge in edges if edge["failure"]]

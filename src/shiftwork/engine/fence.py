@@ -16,7 +16,9 @@ Verb = Callable[[Tx, Engine, Caller, Sequence[Any]], Awaitable[list[Outcome]]]
 
 
 async def for_each(tx: Tx, engine: Engine, caller: Caller, verb: Verb, items: Sequence[Any]) -> list[Outcome]:
-    """A verb for those of a batch that have no outcome yet; the answer of a repeat holds all of them."""
+    """Run a verb on the items of a batch that have no outcome yet; the stored answer for a repeat contains all of
+    them.
+    """
     left = [item for item in items if not isinstance(item, Outcome)]
     answers = await verb(tx, engine, caller, left)
     if len(left) == len(items):
@@ -28,7 +30,7 @@ async def for_each(tx: Tx, engine: Engine, caller: Caller, verb: Verb, items: Se
 async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token], *, whole: bool = False) -> dict[str, Row]:
     """The rows behind these tokens, locked in id order, as far as the caller may see them.
 
-    `whole` with every column, where they will be changed: to read the others later would be a round trip more.
+    Pass `whole` to read every column of rows that will be changed: this saves a round trip later.
     """
     items = [(id_,) for id_ in sorted({token.id for token in tokens})]
     rows = await tx.all("lock_tasks" if whole else "lock_claims", items=items)
@@ -51,7 +53,7 @@ async def lock_live(tx: Tx, engine: Engine, caller: Caller, token: Token, allowe
 def refusal(
     engine: Engine, caller: Caller, token: Token, row: Row | None, allowed: frozenset[str] = CLAIMED_STATES
 ) -> ShiftworkError | None:
-    """Why a write under this token changes nothing, or None when it may."""
+    """Why a write under this token is refused, or None if it is allowed."""
     mine = row is not None and caller.may_write(row["holder"])
     if mine and row is not None and row["fence"] == token.fence and row["status"] in allowed:
         return None

@@ -18,7 +18,7 @@ class _Read(NamedTuple):
     fitting: list[Row]
     rows: int
     place: Place | None
-    """How far it came; None where no more come."""
+    """The place reached; None at the end."""
 
 
 class OldestFirst(Picker):
@@ -40,7 +40,7 @@ class OldestFirst(Picker):
             rows = await self._tx.all("take_chosen", items=items, count=wanted, now=now) if items else []
             in_vain += len(rows) - await self._choose(rows)
             if len(rows) == wanted and (last := _place(rows[-1])) != place:
-                place = last  # behind it stand more that fit
+                place = last  # more that fit come after it
         await self._keep(places, place, looked, count)
         return self._chosen
 

@@ -37,7 +37,7 @@ def fingerprint(type_: str, reason: str | None, error: str | None) -> str:
     """The group of a failure, as text that people read."""
     line = telling_line(error or "")
     if reason == reasons.RATE_LIMIT and (reset := _RESET.search(line)) is not None and reset.start() > 0:
-        line = line[: reset.start()]  # when it ends is another time each time
+        line = line[: reset.start()]  # the time of a reset differs each time
     return f"{type_}/{reason or 'unknown'}/{fold(line)[:MAX_LENGTH]}"
 
 

@@ -1,4 +1,4 @@
-"""Ends an attempt at its agent's request: complete, fail, release."""
+"""Ends attempts at the agent's request: complete, fail, release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from shiftwork.artifacts import outputs
 from shiftwork.budgets.booking import CostChanges
-from shiftwork.engine import agent_sessions, dedupe_policy, dependents, lone_ends
+from shiftwork.engine import agent_sessions, dedupe_policy, dependents, plain_completion
 from shiftwork.engine.checked_reports import CheckedFailure, CheckedResult
 from shiftwork.engine.decide import AttemptFacts, Decision, after_death, after_failure, after_loss
 from shiftwork.engine.engine import Caller, Engine, log
@@ -38,12 +38,12 @@ _DONE = State.COMPLETED.value
 
 
 async def complete(tx: Tx, engine: Engine, caller: Caller, items: Sequence[CheckedResult]) -> list[Outcome]:
-    """Hand in results: each is validated, accepted once, and frees those that wait for it.
+    """Submit results: each is validated, accepted once, and frees its dependents.
 
-    Those that would take this transaction too long to validate are postponed; what they used is booked.
+    Results that take too long to validate in this transaction are postponed; their usage is booked.
     """
     requests = {item.token: item.request_id for item in items if item.request_id is not None}
-    if len(requests) == 1:  # then it is the cause of all that follows, too
+    if len(requests) == 1:  # then it is also the cause of everything that follows
         caller = caller._replace(request_id=next(iter(requests.values())))
     work = UnitOfWork(tx, engine, caller)
     work.requests = requests
@@ -77,16 +77,16 @@ async def _accept(
 ) -> dict[Token, Outcome]:
     """The way most attempts end, in few statements and without loading whole rows.
 
-    What must be validated is passed over here unless it has been checked.
+    Results that need validation are skipped here unless they have been checked.
     """
     if not items:
         return {}
     ended: Sequence[Token] = ()
     tied: Sequence[Row] = ()
-    if checked is None and lone_ends.may_be_lone(work, items):
+    if checked is None and plain_completion.may_be_plain(work, items):
         if len(items) > 1:
-            ended, tied = await lone_ends.accept(work, items)
-        elif await lone_ends.accept_one(work, items[0]):
+            ended, tied = await plain_completion.accept(work, items)
+        elif await plain_completion.accept_one(work, items[0]):
             ended = [items[0].token]
     if len(ended) == len(items):
         return {token: Outcome(ids.show_task(token.id), _DONE) for token in ended}
@@ -125,25 +125,25 @@ async def _end(
 
 
 async def _lock_roots(work: UnitOfWork, rows: Sequence[Row]) -> None:
-    """A task that starts to depend on a lineage waits at its root; the update has locked only the newest row."""
+    """Lock the roots too: a new dependent waits at the root, and the update has locked only the newest row."""
     roots = sorted({row["root_id"] for row in rows if row["root_id"] != row["id"]})
     if roots:
         await work.tx.all("lock_tasks", items=[(root,) for root in roots])
 
 
 async def _is_alone(work: UnitOfWork, rows: Sequence[Row]) -> bool:
-    """No one waits for these: asked once they are locked, and with one question whether any has a DAG, too."""
+    """Whether nothing waits for these and none has a DAG row: one query, made once they are locked."""
     ties = sorted({(row["root_id"], row["dag_id"]) for row in rows})
     if any(root != dag for root, dag in ties):
         return False
     found = await work.tx.one("ties_of", items=ties)
     if found is not None and not found["joined"]:
-        work.know_lone(dag for _, dag in ties)
+        work.mark_standalone(dag for _, dag in ties)
     return found is not None and not found["awaited"]
 
 
 async def _complete_slowly(work: UnitOfWork, items: list[CheckedResult]) -> dict[Token, Outcome]:
-    """Results that must be validated first, were sent before, or come too late."""
+    """Complete results that must be validated first, are repeats, or come too late."""
     rows = await lock_claims(work.tx, work.caller, (item.token for item in items))
     outcomes: dict[Token, Outcome] = {}
     live: dict[str, CheckedResult] = {}
@@ -171,7 +171,7 @@ async def _complete_slowly(work: UnitOfWork, items: list[CheckedResult]) -> dict
 
 
 def _answers(tokens: Sequence[Token], outcomes: dict[Token, Outcome]) -> list[Outcome]:
-    """In the order asked; an item that occurs twice in a batch is done once and answered twice."""
+    """The outcomes in the order requested; an item that occurs twice in a batch is done once and answered twice."""
     if len(outcomes) == len(tokens):
         return [outcomes[token] for token in tokens]
     answers, found = [], set()
@@ -185,14 +185,14 @@ def _answers(tokens: Sequence[Token], outcomes: dict[Token, Outcome]) -> list[Ou
 
 
 def _holds_claim(state: State, caller: Caller, row: Row | None, token: Token) -> bool:
-    """The same token again, after its answer got lost: done once, answered twice."""
+    """A repeat of the same token, after its answer was lost: done once, answered twice."""
     if row is None or not caller.may_write(row["holder"]):
         return False
     return bool(row["status"] == state and row["fence"] == token.fence)
 
 
 async def _hand_in_again(work: UnitOfWork, item: CheckedResult) -> Outcome:
-    """What waits for its verdict already may get it with the second sending."""
+    """An output that awaits its verdict may get it with the second submission."""
     if item.result.verdict is None:
         return Outcome(ids.show_task(item.token.id), State.VALIDATING, repeated=True)
     return await judge_output(work, item.token, item.result.verdict)
@@ -221,7 +221,7 @@ def _rejection(token: Token, found: Verdict) -> CheckedFailure:
 
 
 async def judge_output(work: UnitOfWork, token: Token, verdict: NewVerdict) -> Outcome:
-    """The verdict of anyone who ran the tests on an output that waits for it."""
+    """Give a verdict from outside on an output that awaits one."""
     row = (await work.lock([token.id]))[0]
     if row.validation != "test-pass":
         shown = ids.show_task(row.id)
@@ -230,7 +230,7 @@ async def judge_output(work: UnitOfWork, token: Token, verdict: NewVerdict) -> O
 
 
 async def _pass_judgement(work: UnitOfWork, judge: Row, item: CheckedResult) -> None:
-    """A judge's accepted answer is the verdict on what it was about, unless that waits for it no more."""
+    """A judge's accepted answer becomes the verdict on the judged output, unless that no longer awaits one."""
     about = await work.tx.one("output_of_judge", judge=judge["root_id"])
     row = (await work.lock([about["task_id"]]))[0] if about is not None else None
     if about is None or row is None or row.status != State.VALIDATING or row.fence != about["fence"]:
@@ -241,7 +241,7 @@ async def _pass_judgement(work: UnitOfWork, judge: Row, item: CheckedResult) -> 
 
 
 async def settle_output(work: UnitOfWork, row: TaskRow, found: Verdict) -> Outcome:
-    """Accept or reject an output that waited for this verdict."""
+    """Accept or reject an output that awaited this verdict."""
     token = Token(row.id, row.fence)
     if not found.passed:
         return (await _fail_locked(work, [_rejection(token, found)]))[token]
@@ -256,7 +256,7 @@ async def settle_output(work: UnitOfWork, row: TaskRow, found: Verdict) -> Outco
 
 
 async def fail(tx: Tx, engine: Engine, caller: Caller, items: Sequence[CheckedFailure]) -> list[Outcome]:
-    """Report failed attempts: each is retried, dead-lettered or left to rest, as its settings say."""
+    """Report failed attempts: each is retried, dead-lettered or left failed, as its settings say."""
     work = UnitOfWork(tx, engine, caller)
     rows = await lock_claims(tx, caller, (item.token for item in items), whole=True)
     outcomes: dict[Token, Outcome] = {}
@@ -323,12 +323,12 @@ async def _fail_locked(
 
 
 def _zone_of(now: float) -> tzinfo:
-    """Of this machine. Our own workers read clock times in theirs, and report the time they stand for."""
+    """The time zone of this machine. Our own workers resolve clock times in their zone and report absolute times."""
     return datetime.fromtimestamp(now, UTC).astimezone().tzinfo or UTC
 
 
 async def facts_of(work: UnitOfWork, row: TaskRow) -> AttemptFacts:
-    """What the decision needs; the history is read only where it can matter."""
+    """Collect the facts for the decision; the history is read only if it can matter."""
     agents: list[str] = []
     if row.attempts:
         history = await work.tx.all("failed_agents", id=row.id, round=row.round)
@@ -409,7 +409,7 @@ async def end_failed(
 
 
 async def _ask_about_effects(work: UnitOfWork, row: TaskRow) -> None:
-    """Only a person can look outside."""
+    """Ask a person: only a person can check the outside world."""
     for effect in await work.tx.all("open_effects", task=row.id):
         work.alert(row.workspace, "effect_unknown", row.id, key=effect["key"])
 
@@ -449,12 +449,12 @@ def _next_priority(row: TaskRow, settings: Settings) -> float:
 
 
 async def _next_lane(work: UnitOfWork, row: TaskRow) -> int:
-    """From the second failure on, the fallback models decide who may take it."""
+    """From the second failure on, the fallback models decide which agents may take it."""
     return await lane_now(work, row) if row.attempts >= 2 else row.lane
 
 
 async def stop_spent(work: UnitOfWork, why: Mapping[Token, str]) -> None:
-    """End attempts that have used up their money; they are not tried again, whatever the retry lists say."""
+    """End attempts that have used up their budget; they are not retried, whatever the retry lists say."""
     if why:
         stopped = {token: TaskFailure(reasons.BUDGET_EXCEEDED, found, retry=False) for token, found in why.items()}
         await _fail_locked(work, [CheckedFailure(token, failure) for token, failure in stopped.items()])
@@ -497,7 +497,7 @@ async def release_row(work: UnitOfWork, row: TaskRow, reason: str | None, *, act
 
 
 async def lose_claims(work: UnitOfWork, rows: Sequence[TaskRow], runtime_id: str) -> None:
-    """The process that held these is known to be dead: the same as if it had fallen silent, only sooner."""
+    """The process that held these claims is known to be dead: treat it like silence, only sooner."""
     for row in rows:
         settings = await work.settings_of(row)
         decision = after_death(await facts_of(work, row), settings, work.engine.random.random())

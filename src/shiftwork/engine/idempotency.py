@@ -1,4 +1,4 @@
-"""Requests that must have their effect once: what the first came to is kept for the repeats, in its own transaction."""
+"""Makes requests idempotent: the first answer is stored in its own transaction and returned to repeats."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from shiftwork.store.store import Row, Tx
 
 T = TypeVar("T")
 KEPT_SEC = 86_400.0
-"""How long a request is known again."""
+"""How long a repeat of a request is recognized."""
 EFFECT_KEPT_SEC = 600.0
-"""The same where only that it had an effect is kept: claims are many, and no one sends one again after that long."""
+"""The same for requests of which only the fact is stored: there are many claims, and none is repeated after that
+long."""
 
 
 async def run_idempotently(
     workspace: str, request: IdempotentRequest, step: int, kind: Any, verb: Callable[[Tx], Awaitable[T]], tx: Tx
 ) -> T:
-    """Run a verb, or answer as it did when it was run before under this key.
+    """Run a verb, or return the answer of its first run under this key.
 
-    Of two at the same time the second waits for the first, at its key. A verb that raises leaves no key behind.
+    Of two concurrent calls, the second waits for the first on its key. A verb that raises leaves no key behind.
     """
     place = {"workspace": workspace, "key": request.key, "step": step}
     mark = {"fingerprint": request.fingerprint, "until": tx.now + KEPT_SEC}
     while await tx.one("take_reply", **place, **mark) is None:
         kept = await tx.one("read_reply", **place)
-        if kept is not None:  # else it was as old as that, and removed between the two
+        if kept is not None:  # otherwise the row had just expired and was removed between the two statements
             return cast(T, _repeat(request, kept, kind))
     result = await verb(tx)
     text = msgspec.json.encode(result, enc_hook=_plain).decode()
@@ -38,7 +39,7 @@ async def run_idempotently(
 
 
 class Repeated(Exception):
-    """This request has had its effect already, and what it was answered is not kept."""
+    """This request has already had its effect, and its answer was not stored."""
 
 
 async def record_first(
@@ -48,7 +49,7 @@ async def record_first(
     had_effect: Callable[[T], bool],
     tx: Tx,
 ) -> T:
-    """Run a verb whose answer is not kept, until it had an effect: then it is not run again under this key."""
+    """Run a verb whose answer is not stored; once it has had an effect, it is not run again under this key."""
     place = {"workspace": workspace, "key": request.key, "step": request.steps + 1}
     _refuse_repeat(request, await tx.one("read_reply", **place))
     result = await verb(tx)
@@ -73,7 +74,7 @@ def _repeat(request: IdempotentRequest, kept: Row, kind: Any) -> Any:
     _check_same(request, kept)
     try:
         return msgspec.json.decode(kept["result"], type=kind, dec_hook=_error)
-    except msgspec.ValidationError:  # of another version, in another form
+    except msgspec.ValidationError:  # stored by another version, in another format
         raise IdempotencyKeyReused(
             f"the request with the key {request.key!r} was done before an upgrade, and its answer cannot be read",
             where="Idempotency-Key",

@@ -1,7 +1,7 @@
-"""Claims of several agents that come at one moment, in one transaction whose statements serve all of them.
+"""Makes concurrent claims of several agents in one transaction whose statements serve all of them.
 
 It serves plain claims of plain tasks: no budget, no limit, no account with windows, no breaker on trial, no preference
-for an agent. What is not plain is left to `claim`, which its caller makes alone.
+for an agent. All other claims are left to `claim`, one transaction each.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from shiftwork.store.store import Row, Tx
 
 
 class Asked(NamedTuple):
-    """One claim, and who makes it."""
+    """One claim and its caller."""
 
     request: ClaimRequest
     caller: Caller
@@ -74,13 +74,13 @@ class Claimer:
         self.rows: list[Row] = []
         self.assignments: list[Assignment] = []
         self.taken: Taken = Taken.NOTHING
-        """How much of what its group asked for was there."""
+        """How much of the work that its group asked for was found."""
 
 
 async def claim_together(
     tx: Tx, engine: Engine, _: Caller, workspace: str, asked: Sequence[Asked]
 ) -> list[ClaimAnswer | None]:
-    """Hand out work to several agents of one workspace, best first. None answers a claim to be made alone."""
+    """Hand out work to several agents of one workspace, best first. None stands for a claim that must be made alone."""
     settings = (await engine.settings_cache.load(tx, workspace)).settings()
     if share_policy.is_on(settings.fair_share) or settings.affinity_sec:
         return [None] * len(asked)
@@ -108,7 +108,7 @@ async def claim_together(
 
 
 async def _lock_agents(tx: Tx, engine: Engine, workspace: str, asked: Sequence[Asked]) -> dict[str, Row]:
-    """By id, in that order: two that meet never wait for each other in a ring. New agents are made first."""
+    """Lock agents in id order, so that concurrent claims cannot deadlock. New agents are registered first."""
     requests = {each.request.agent_id: each.request for each in asked if _is_plain(each.request)}
     items = [(workspace, id_) for id_ in sorted(requests)]
     found = await tx.all("lock_agents", items=items)
@@ -158,12 +158,12 @@ async def _claimer(
 
 
 def _is_special(lane: Lane) -> bool:
-    """Whether its tasks say more about who may take them than the lane does."""
+    """Whether its tasks have requirements beyond those of the lane."""
     return bool(lane.key.mixed or lane.key.serial or lane.key.models)
 
 
 def _share_slots(claimers: Collection[Claimer], found: Sequence[Row]) -> None:
-    """Of an agent that claims more than once, the claims share its free slots."""
+    """Several claims of one agent share its free slots."""
     held = {row["agent_id"]: row["held"] for row in found if row["held"] is not None}
     free: dict[str, int] = {}
     for claimer in claimers:
@@ -175,9 +175,10 @@ def _share_slots(claimers: Collection[Claimer], found: Sequence[Row]) -> None:
 
 
 async def _deal(tx: Tx, group: Sequence[Claimer]) -> set[Claimer]:
-    """Take tasks for claims that may take the same, and deal them out in turn; which claims must be made alone.
+    """Take tasks for claims with the same filter, and deal them out in turn. Returns the claims that must be made
+    alone.
 
-    One of them is, where a task is not plain: else such tasks could be passed over for as long as there are others.
+    If a task is not plain, one of the claims must: otherwise such tasks could be skipped as long as there are others.
     """
     wanted = sum(claimer.room for claimer in group)
     rows = await _take(tx, group[0].lanes, wanted)
@@ -192,13 +193,13 @@ async def _deal(tx: Tx, group: Sequence[Claimer]) -> set[Claimer]:
 
 
 def _turns(claimers: Sequence[Claimer]) -> Iterator[Claimer]:
-    """Each claim in turn, until it has all that it may get."""
+    """Each claim in turn, until it has all it may take."""
     for turn in range(max((claimer.room for claimer in claimers), default=0)):
         yield from (claimer for claimer in claimers if turn < claimer.room)
 
 
 async def _take(tx: Tx, lanes: Sequence[Lane], count: int) -> list[Row]:
-    """The best tasks of these lanes, locked; what others hold is passed over."""
+    """Lock the best tasks of these lanes, skipping those that others have locked."""
     if len(lanes) == 1:
         start = dict(zip(("rank", "ordered_at", "id"), START, strict=True))
         return list(await tx.all("take_from_lane", lane=lanes[0].id, count=count, now=tx.now, **start))
@@ -255,7 +256,7 @@ def _written(grant: Grant, caller: Caller) -> list[tuple[object, ...]]:
 async def _note_agents(tx: Tx, workspace: str, claimers: Collection[Claimer]) -> None:
     """A claim is a sign of life of its agent.
 
-    One that got work is written each time: another claim of it that waited for us must see that it did.
+    An agent that got work is written each time: a concurrent claim detects by it that it had to wait for us.
     """
     noted: dict[str, tuple[str, str | None, str]] = {}
     for claimer in claimers:
@@ -268,7 +269,7 @@ async def _note_agents(tx: Tx, workspace: str, claimers: Collection[Claimer]) ->
 
 
 async def _note_runtimes(tx: Tx, workspace: str, claimers: Collection[Claimer], *, always: bool) -> None:
-    """And of its runtime: where that decides about leases, also when there is no work."""
+    """A claim is also a sign of life of its runtime: if leases depend on that, it is written even without work."""
     asking = [(claimer.asked.request.runtime_id, bool(claimer.rows)) for claimer in claimers]
     named = {runtime_id for runtime_id, got_work in asking if runtime_id is not None and (got_work or always)}
     if not named:
@@ -276,11 +277,13 @@ async def _note_runtimes(tx: Tx, workspace: str, claimers: Collection[Claimer], 
     rows = await tx.all("runtimes_seen", workspace=workspace, items=[(id_,) for id_ in sorted(named)])
     fresh = {row["id"] for row in rows if row["status"] == "active" and tx.now - row["seen_at"] < NOTE_EVERY_SEC}
     if stale := sorted(named - fresh):
-        await tx.run("see_runtimes", workspace=workspace, items=[(id_,) for id_ in stale], now=tx.now)
+        await tx.run("touch_runtimes", workspace=workspace, items=[(id_,) for id_ in stale], now=tx.now)
 
 
 def _answer(claimer: Claimer, ready: frozenset[int]) -> ClaimAnswer:
-    """Where less was there than the group asked for, its lanes are empty now; where nothing was, others hold it."""
+    """If the group got less than it asked for, its lanes are now empty; if it got nothing, others have the rest
+    locked.
+    """
     lanes = frozenset(lane.id for lane in claimer.lanes)
     return ClaimAnswer(
         claimer.assignments,

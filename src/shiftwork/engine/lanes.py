@@ -12,7 +12,7 @@ from shiftwork.batches.model import AGENTS as BATCH_AGENTS
 from shiftwork.store.store import Row, Store, Tx
 
 TARGETED = 1 << 30
-"""Lanes of tasks meant for one agent have ids from here on; a claim looks its own up instead of walking all."""
+"""Lanes of tasks for one agent have ids from here on; a claim looks up its own instead of walking all."""
 
 SHARED_LIMIT = 256
 """Shared lanes of a workspace. Beyond it a type's work goes into one mixed lane that is matched row by row."""
@@ -32,7 +32,7 @@ class LaneKey(NamedTuple):
     target_agent_id: str | None
     mixed: bool = False
     fallback: tuple[str, ...] = ()
-    """Models that will do while all of `models` rest."""
+    """Models to use while all of `models` are in cooldown."""
     share: int | None = None
     """Its fair share."""
     serial: Serial | None = None
@@ -71,20 +71,20 @@ class ClaimFilter(NamedTuple):
         return self.fits(key.type, key.capabilities, key.target_agent_id)
 
     def text(self) -> str:
-        """As it is kept with the agent."""
+        """As it is stored with the agent."""
         stated = [None if names is None else sorted(names) for names in (self.types, self.capabilities, self.models)]
         return msgspec.json.encode(stated).decode()
 
 
 def filter_of(agent: Row) -> ClaimFilter:
-    """What an agent that is not asking now said of itself."""
+    """What an agent that is not claiming now registered."""
     types = None if agent["types"] is None else frozenset(msgspec.json.decode(agent["types"]))
     able, models = (frozenset(msgspec.json.decode(agent[name])) for name in ("capabilities", "models"))
     return ClaimFilter(agent["id"], types, able, models)
 
 
 def requested_by(agent: Row) -> ClaimFilter:
-    """What an agent asked for in its last claim; where that is not known, what it said of itself."""
+    """What an agent asked for in its last claim; if unknown, what it registered."""
     if agent["asked"] is None:
         return filter_of(agent)
     types, able, models = msgspec.json.decode(agent["asked"], type=tuple[list[str] | None, list[str], list[str]])
@@ -123,7 +123,7 @@ class LaneRegistry:
         return self.known(keys)
 
     def known(self, keys: Iterable[LaneKey]) -> dict[LaneKey, int]:
-        """Ids of lanes that were interned before."""
+        """Ids of lanes already interned."""
         return {key: self._by_key[key] for key in keys}
 
     async def intern_in(self, tx: Tx, keys: Collection[LaneKey]) -> dict[LaneKey, int]:
@@ -149,7 +149,7 @@ class LaneRegistry:
         return [lane for lane in self._by_id.values() if lane.id < TARGETED]
 
     def might_take(self, lane_id: int, workspace: str, claim_filter: ClaimFilter) -> bool:
-        """Whether a claim should look at a lane with news; what the agent registered is not known here."""
+        """Whether a claim should look at a lane that got work; the agent's registration is not known here."""
         lane = self._by_id.get(lane_id)
         meant_for_it = lane is None or lane.key.target_agent_id in {None, claim_filter.agent_id}
         return meant_for_it and self.might_hold(lane_id, workspace, claim_filter.types)
@@ -191,7 +191,7 @@ async def _find(tx: Tx, keys: Collection[LaneKey]) -> dict[LaneKey, int]:
 
 async def _make(tx: Tx, key: LaneKey) -> int:
     await tx.advisory_lock("lanes")
-    again = await _find(tx, [key])  # someone may have made it while we waited for the turn
+    again = await _find(tx, [key])  # another process may have created it while we waited for the lock
     if again:
         return again[key]
     counts = await tx.one("next_lane_ids", bound=TARGETED, workspace=key.workspace)
@@ -230,6 +230,6 @@ def _lane_row(number: int, key: LaneKey) -> tuple[Any, ...]:
 
 
 async def wake_all(tx: Tx, workspace: str) -> None:
-    """Tell anyone who waits for work of this workspace that there may be some now."""
+    """Wake all waiting claims of this workspace: there may be work now."""
     for lane in await tx.all("lanes_of_workspace", workspace=workspace):
         tx.wake(lane["id"])

@@ -78,7 +78,7 @@ def at_start(settings: Settings, *, timeout_sec: float | None, claimed_at: float
 def at_hand_in(
     settings: Settings, *, timeout_sec: float | None, run_until: float | None, judged: bool, now: float
 ) -> float:
-    """Until when the verdict on an output must come.
+    """The deadline for the verdict on an output.
 
     Tests belong to the attempt and share its limit. A judge has queued work of its own: it gets as long once more.
     """
@@ -88,7 +88,8 @@ def at_hand_in(
 
 
 VERDICT_SEC = 3600.0
-"""A verdict is waited for this long where the work itself has no limit: no one beats for it, so no one would notice."""
+"""How long to wait for a verdict if the work itself has no limit: without heartbeats, a lost judge would go
+unnoticed."""
 
 
 def _run_until(settings: Settings, timeout_sec: float | None, counted_from: float) -> float | None:
@@ -108,8 +109,8 @@ def _deadlines(facts: ClaimFacts, settings: Settings) -> Deadlines:
 
 
 def inspect(facts: ClaimFacts, settings: Settings, now: float) -> Expired | Alive:
-    """Whether a claim still holds; of several limits passed, the one that passed first is the reason."""
-    # min() keeps the first of equals: a fixed lease as long as the timeout ends as a lease, not a failure.
+    """Whether a claim still holds; if several limits have passed, the earliest is the reason."""
+    # min() keeps the first of equals: a fixed lease as long as the timeout expires as a lease, not as a failure.
     first = min(_limits(facts, settings), key=lambda limit: limit[0], default=None)
     if first is None:
         return Alive(None)
@@ -120,7 +121,7 @@ def inspect(facts: ClaimFacts, settings: Settings, now: float) -> Expired | Aliv
 def _limits(facts: ClaimFacts, settings: Settings) -> Iterator[tuple[float, str]]:
     """Every moment at which the claim ends unless something happens before, with its reason."""
     if facts.status == "validating":
-        # The agent's part is done and it need not beat: only the verdict is waited for.
+        # The agent is done and need not send heartbeats: only the verdict is missing.
         if facts.run_until is not None:
             yield facts.run_until, reasons.TIMEOUT
         return
@@ -138,13 +139,13 @@ def _limits(facts: ClaimFacts, settings: Settings) -> Iterator[tuple[float, str]
 
 
 def last_sign(facts: ClaimFacts) -> float:
-    """When the holder of a claim was last heard of."""
+    """The last sign of life of a claim's holder."""
     signs = (facts.claimed_at, facts.started_at, facts.heartbeat_at, facts.runtime_seen_at)
     return max(moment for moment in signs if moment is not None)
 
 
 def _silent_at(facts: ClaimFacts, settings: Settings) -> float | None:
-    """When silence becomes too long. A claim not yet started is judged by its `ack_by`, where it has one."""
+    """When the silence is too long. A claim not yet started is judged by its `ack_by`, if it has one."""
     limits = [sec for sec in (settings.heartbeat_timeout_sec, settings.agent_timeout_sec) if sec is not None]
     if settings.lease.mode != "heartbeat" or not limits:
         return None
@@ -172,7 +173,7 @@ def on_lost(settings: Settings, reason: str, reclaims: int, max_attempts: int) -
 
 
 def may_reclaim(settings: Settings, reclaims: int, max_attempts: int) -> bool:
-    """Whether a task may lose its holder once more without paying an attempt."""
+    """Whether a task may lose its holder once more without costing an attempt."""
     if settings.max_reclaims is None:
         return True
     limit = max_attempts if settings.max_reclaims == "max_attempts" else settings.max_reclaims

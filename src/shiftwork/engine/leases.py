@@ -33,7 +33,7 @@ from shiftwork.store.store import Row, Tx
 STARTABLE = frozenset({State.CLAIMED.value, State.RUNNING.value})
 TO_RUNNING = write_path([State.CLAIMED, State.RUNNING])
 MAX_TERMS = 16
-"""Types of a workspace up to which the limits of all of them are sent with a start."""
+"""A start sends the limits of all types of a workspace, up to this many."""
 
 
 class Beat(NamedTuple):
@@ -43,11 +43,17 @@ class Beat(NamedTuple):
     progress: str | None = None
     usage: Usage = NO_USAGE
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether it reports neither progress nor usage."""
+        used = self.usage
+        return self.progress is None and not (used.cost_usd or used.tokens_in or used.tokens_out)
+
 
 async def start(
     tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token], requests: Mapping[Token, str] | None = None
 ) -> list[Outcome]:
-    """The agent has begun: acknowledged, from now on it must beat. `requests` are those of joined calls."""
+    """Start claims: from now on, the agent must send heartbeats. `requests` are those of joined calls."""
     requests = requests or {}
     if len(tokens) == 1 and await _start_plain(tx, engine, caller, tokens[0], requests.get(tokens[0])):
         return [Outcome(ids.show_task(tokens[0].id), State.RUNNING)]
@@ -86,9 +92,9 @@ async def start(
 
 
 async def _start_plain(tx: Tx, engine: Engine, caller: Caller, token: Token, request_id: str | None) -> bool:
-    """Start in a transaction of one statement, where nothing but its type says how long the claim may last.
+    """Start in a single statement if only the task's type determines the limits of the claim.
 
-    False where that is not so, or the claim may not be started: then nothing has happened.
+    Returns False, without any change, if that is not so or the claim may not be started.
     """
     workspace = caller.workspace
     if engine.store.one_writer or workspace is None or not engine.plain_starts.is_likely(workspace):
@@ -124,10 +130,10 @@ def _terms(type_: str, settings: Settings, now: float) -> tuple[Any, ...] | None
 
 
 async def _touch_runtimes(tx: Tx, engine: Engine, rows: Sequence[Row]) -> None:
-    """A word about a task is a sign of life of the runtime that holds it, where that is what counts."""
+    """A write under a claim is a sign of life of its runtime, if runtimes are watched."""
     for workspace, runtime_id in sorted({(row["workspace"], row["runtime_id"]) for row in rows}):
         if (await engine.settings_cache.load(tx, workspace)).settings().runtime_offline_sec is not None:
-            await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)
+            await tx.run("touch_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)
 
 
 def emit_for_claim(
@@ -166,7 +172,9 @@ async def heartbeat(
     *,
     instruct: bool = True,
 ) -> list[HeartbeatReply]:
-    """Extend the leases of the tasks named, book what they used, and tell each whether to continue."""
+    """Extend the leases of these tasks, book their usage, and answer whether each may continue."""
+    if (plain := await _beat_plain(tx, engine, caller, beats)) is not None:
+        return plain
     rows = await lock_claims(tx, caller, [beat.token for beat in beats])
     work = UnitOfWork(tx, engine, caller)
     work.requests = dict(requests or {})
@@ -192,6 +200,36 @@ async def heartbeat(
     return answers if slow is None else [replace(answer, slow_down_sec=slow) for answer in answers]
 
 
+async def _beat_plain(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat]) -> list[HeartbeatReply] | None:
+    """Write the heartbeats in a single statement if they report nothing and each may simply continue.
+
+    Returns None, without any change, if that is not so of all of them.
+    """
+    workspace = caller.workspace
+    if engine.store.one_writer or workspace is None or not engine.plain_beats.is_likely(workspace):
+        return None
+    if not all(beat.is_bare for beat in beats):
+        return None
+    resolver = await engine.settings_cache.load(tx, workspace)
+    if resolver.anywhere(_beats_say_more):
+        return None
+    items = sorted({beat.token for beat in beats})
+    covers_all = tx.now if resolver.settings().heartbeat.scope == "runtime" else None
+    words = {"workspace": workspace, "holder": caller.holder, "heartbeat_at": covers_all}
+    beaten = await tx.alone("beat_plain", items=items, count=len(items), now=tx.now, **words)
+    if beaten is not None:
+        engine.plain_beats.record(workspace, is_plain=bool(beaten))
+    if not beaten:
+        return None
+    slow = _slow_down(beaten[0], tx.now)
+    return [HeartbeatReply(ids.show_task(beat.token.id), "continue", slow_down_sec=slow) for beat in beats]
+
+
+def _beats_say_more(settings: Settings) -> bool:
+    """Whether a heartbeat may write an event or be answered with a request to yield."""
+    return bool(settings.heartbeat.log_every_sec) or preemption.preempts(settings)
+
+
 async def _instruct(
     tx: Tx, engine: Engine, caller: Caller, live: Sequence[tuple[Beat, Row]], answers: list[HeartbeatReply]
 ) -> list[HeartbeatReply]:
@@ -208,7 +246,7 @@ async def _instruct(
 async def heartbeat_each(
     tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat | HeartbeatReply]
 ) -> list[HeartbeatReply]:
-    """The same for those that have no answer yet."""
+    """The same for claims without an answer yet."""
     answers = iter(await heartbeat(tx, engine, caller, [beat for beat in beats if isinstance(beat, Beat)]))
     return [next(answers) if isinstance(beat, Beat) else beat for beat in beats]
 
@@ -230,7 +268,7 @@ _SPENT: dict[str, Any] = {"action": "cancel", "reason": reasons.BUDGET_EXCEEDED}
 
 
 async def _book(work: UnitOfWork, live: Sequence[tuple[Beat, Row]]) -> set[str]:
-    """Book what was used, and end the attempts that have no money left; which tasks these are."""
+    """Book the usage, and end the attempts that are out of budget; returns their tasks."""
     rows = await work.part(CostChanges).book([(beat.token, beat.usage) for beat, _ in live])
     why = await work.part(CostChanges).exceeded(rows) if rows else {}
     await stop_spent(work, {Token(row["id"], row["fence"]): why[row["id"]] for row in rows if row["id"] in why})
@@ -261,12 +299,12 @@ async def _beat_live(tx: Tx, engine: Engine, work: UnitOfWork, live: list[tuple[
 
 
 async def _beat_runtimes(tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]]) -> tuple[float | None, bool]:
-    """The runtimes come last, as in a claim; answers for how long to go slow, and whether any instruction waits."""
+    """Write the runtimes last, as a claim does. Returns how long to slow down, and whether an instruction waits."""
     slow, instructed = None, False
     for runtime in sorted({(row["workspace"], row["runtime_id"]) for _, row in live}):
         settings = (await engine.settings_cache.load(tx, runtime[0])).settings()
         covers_all = tx.now if settings.heartbeat.scope == "runtime" else None
-        seen = await tx.one("see_runtime", workspace=runtime[0], id=runtime[1], now=tx.now, heartbeat_at=covers_all)
+        seen = await tx.one("touch_runtime", workspace=runtime[0], id=runtime[1], now=tx.now, heartbeat_at=covers_all)
         slow = _slow_down(seen, tx.now)
         instructed = instructed or _instructed(seen)
     return slow, instructed
@@ -302,7 +340,7 @@ async def _save_progress(tx: Tx, work: UnitOfWork, items: Sequence[tuple[Row, st
 
 
 async def progress(tx: Tx, engine: Engine, caller: Caller, token: Token, value: str) -> Outcome:
-    """Say how far the work is; also a sign of life."""
+    """Report progress; also counts as a heartbeat."""
     task_id = ids.show_task(token.id)
     row = await lock_claim(tx, caller, token)
     if error := refusal(engine, caller, token, row):
@@ -314,7 +352,7 @@ async def progress(tx: Tx, engine: Engine, caller: Caller, token: Token, value: 
 async def message(
     tx: Tx, engine: Engine, caller: Caller, token: Token, kind: str, text: str, data: Mapping[str, Any] | None
 ) -> Outcome:
-    """A line of what the agent does: a tool call, text, an error."""
+    """Record one line of the agent's activity: a tool call, text, an error."""
     row = await lock_claim(tx, caller, token)
     if error := refusal(engine, caller, token, row):
         return Outcome(ids.show_task(token.id), error=error)
@@ -337,7 +375,7 @@ async def message(
 async def pin_session(
     tx: Tx, engine: Engine, caller: Caller, token: Token, session_id: str | None, work_dir: str | None
 ) -> Outcome:
-    """Keep the agent's own conversation with the task, so that a retry can resume it."""
+    """Pin the agent's session to the task, so that a retry can resume it."""
     row = await lock_claim(tx, caller, token)
     if error := refusal(engine, caller, token, row):
         return Outcome(ids.show_task(token.id), error=error)
@@ -355,10 +393,10 @@ async def pin_session(
 async def runtime_heartbeat(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, runtime_id: str, holding: Sequence[Token]
 ) -> RuntimeHeartbeat:
-    """One write that extends the lease of everything the runtime holds."""
-    # The agent before its runtime, as a claim locks them: the other way round the two met in a deadlock, a second each.
+    """Extend the lease of everything the runtime holds, with one write."""
+    # The agent before its runtime, as a claim locks them: the reverse order deadlocked, at a second each.
     await tx.run("beat_agent", workspace=workspace, id=runtime_id, now=tx.now)
-    seen = await tx.one("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
+    seen = await tx.one("touch_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
     cancel: dict[str, str | None] = {}
     lost: list[str] = []
     live: dict[str, Row] = {}

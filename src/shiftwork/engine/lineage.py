@@ -1,4 +1,4 @@
-"""New rows made from old ones: a retry as a new task, a rerun, and what a task asks for now."""
+"""Makes new rows from old ones, for retries as new tasks and for reruns, and keeps a row in the right lane."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def as_new(body: dict[str, Any]) -> NewTask:
 
 
 def without_times(body: dict[str, Any]) -> dict[str, Any]:
-    """What a person has brought back runs at once, and expires no more."""
+    """Clear the times of a task that a person brought back: it runs at once and no longer expires."""
     return {name: value for name, value in body.items() if name not in {"run_at", "expires_at"}}
 
 
 async def relane(work: UnitOfWork, row: TaskRow) -> None:
-    """Who may take the row has changed: put it into the lane of what it asks for now."""
+    """Move the row to the lane of its current requirements."""
     row.lane = await lane_now(work, row)
 
 
 async def lane_now(work: UnitOfWork, row: TaskRow) -> int:
-    """The lane of what the task asks for, after the attempts it has had."""
+    """The lane of the task's current requirements, which depend on its attempts."""
     settings = await work.settings_of(row)
     new = as_new(await read_body(work.tx, row.id))
     key = lane_of(new, row.workspace, settings, row.boost, row.attempts)
@@ -60,7 +60,7 @@ async def add_retry_row(work: UnitOfWork, row: TaskRow, delay: float, *, priorit
 
 
 async def add_rerun_row(work: UnitOfWork, row: TaskRow, *, waiting: int, changed: Prepared | None = None) -> TaskRow:
-    """The same work once more as a new task with a fresh session; `changed` is what it asks for this time."""
+    """The same work as a new task with a fresh session; `changed` replaces its fields."""
     rerun = await _copy(
         work, row, rerun_of=row.id, force_fresh_session=True, trigger_type="manual_rerun", waiting=waiting
     )

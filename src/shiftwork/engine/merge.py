@@ -13,25 +13,26 @@ START = (-1e308, 0.0, "00000000-0000-0000-0000-000000000000")
 """Before the first place of any lane."""
 
 OVERFETCH = 4
-"""Candidates looked at per task wanted when several lanes are merged; else claimers that meet starve each other."""
+"""Candidates read per task wanted when several lanes are merged; with fewer, concurrent claims would starve each
+other."""
 
 Place = tuple[float, float, str]
 """Rank, ordered_at and id of a task: where it is in its lane."""
 
 Head = tuple[float, float, str, str | None, int]
-"""Effective rank, ordered_at, id as tie-break, id, lane. One without an id stands for what comes behind this place."""
+"""Effective rank, ordered_at, id as tie-break, id, lane. Without an id, it stands for everything after this place."""
 
 
 class Heads:
-    """Reads the next tasks of lanes as they stand."""
+    """Reads the next tasks of lanes."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
 
     async def read(self, places: dict[int, Place], count: int) -> tuple[Sequence[Row], set[str], set[int]]:
-        """Up to `count` rows of each lane behind its place; which of them to pass over; and the lanes that end there.
+        """Up to `count` rows of each lane after its place; which of them to skip; and the lanes that end there.
 
-        A place that is changed is where the lane was read on from.
+        If the reader changes a place, the lane was read from there.
         """
         lanes = [(lane, *place) for lane, place in places.items()]
         rows = await self._tx.all("lane_heads", lanes=lanes, count=count)
@@ -40,12 +41,12 @@ class Heads:
 
 
 class LaneMerge:
-    """The lanes' tasks, best first. A lane whose last candidate was taken is read further before more is given:
-    else a burst of urgent work in one lane would be passed over.
+    """Merges the lanes' tasks, best first. When a lane's last candidate is taken, more of it is read before continuing:
+    otherwise a burst of urgent work in one lane would be skipped.
     """
 
     def __init__(self, tx: Tx, lanes: Sequence[Lane], bonuses: Mapping[int, float], heads: Heads | None = None) -> None:
-        """`favours` says by lane how many seconds older its tasks count among those of equal rank."""
+        """`favours` adds seconds of age to a lane's tasks, among tasks of equal rank."""
         self._source = heads or Heads(tx)
         self._affinity_bonus = bonuses
         self._shift = {lane.id: lane.key.rate * tx.now / 60 for lane in lanes}
@@ -55,7 +56,7 @@ class LaneMerge:
         self._heads: list[Head] = []
 
     async def next(self, wanted: int, spare: int = OVERFETCH) -> list[Head]:
-        """The next candidates in order, `spare` times as many as wanted; fewer where the lanes hold no more."""
+        """The next candidates in order, `spare` times as many as wanted, or all that the lanes hold."""
         best: list[Head] = []
         count = wanted * spare
         while len(best) < count:
@@ -93,17 +94,17 @@ class LaneMerge:
         self._waiting[lane] += 1
 
     def push_back(self, best: Sequence[Head], seen: set[str]) -> None:
-        """Candidates that were not locked, because enough were, come first the next time."""
+        """Return candidates that were not needed: they come first the next time."""
         cut = max((place for place, head in enumerate(best) if head[3] in seen), default=len(best) - 1)
         for head in best[cut + 1 :]:
             self._push(head)
             self._waiting[head[4]] += 1
 
     def take(self, rows: Sequence[Row]) -> None:
-        """These were chosen, in this order."""
+        """Record the chosen tasks, in order."""
 
     async def save(self) -> None:
-        """Keep what the next claim must know."""
+        """Save the state for the next claim."""
 
     def _push(self, head: Head) -> None:
         heapq.heappush(self._heads, head)

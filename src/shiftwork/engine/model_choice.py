@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class ModelFit(IntEnum):
-    """How well a model suits a task; the smaller the better."""
+    """How well a model suits a task; smaller is better."""
 
     PREFERRED = 0
     FALLBACK = 1
@@ -18,15 +18,16 @@ class ModelFit(IntEnum):
 class Choice(NamedTuple):
     model: str
     standing: ModelFit
-    """Where it is not preferred, a task waits for an agent with a better one, for as long as its patience lasts."""
+    """If it is not preferred, the task waits for an agent with a better one until its patience runs out."""
 
 
 def choose(
     preferences: Sequence[str], fallback: Sequence[str], has: Collection[str], rests: Callable[[str], bool]
 ) -> Choice | None:
-    """The model for this agent now, or None where all it could use rest; an agent that names no models has all.
+    """The model for this agent now, or None if all it could use are in cooldown; an agent that names no models has all.
 
-    A fallback counts as preferred for an agent whose own preferred models rest, and for all where every one rests.
+    A fallback counts as preferred for an agent whose own preferred models are in cooldown, and for all agents if all
+    preferred ones are.
     """
     able = [model for model in preferences if not has or model in has]
     if awake := _first_awake(able, rests):

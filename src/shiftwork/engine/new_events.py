@@ -36,7 +36,7 @@ class NewEvent(msgspec.Struct):
 
 
 class Alike(NamedTuple):
-    """What events of many tasks have in common when one call does the same to all of them."""
+    """The common fields of events when one call does the same to many tasks."""
 
     workspace: str
     verb: str
@@ -45,18 +45,18 @@ class Alike(NamedTuple):
     request_id: str | None
     data: str | None = None
     type: str | None = None
-    """Of the tasks, where metrics count them by it."""
+    """The type of the tasks, if metrics are counted by it."""
 
 
 BatchItem = tuple[str, int | None, float | None]
-"""One of these tasks, the fence of its claim, and how long it had waited or run, where that is known."""
+"""One of these tasks, the fence of its claim, and how long it had waited or run, if known."""
 
 
 class EventBatches:
-    """Events of tasks that are DAGs of their own, gathered by what they have in common.
+    """Events of tasks that are DAGs of their own, grouped by their common fields.
 
-    PostgreSQL keeps each batch as one row: at a thousand tasks a call, a row of its own for each event would be a
-    quarter of all that a task costs.
+    PostgreSQL stores each batch as one row: at a thousand tasks per call, a row per event would be a quarter of the
+    total cost of a task.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class EventBatches:
 
 
 MAX_BATCH = 2_000
-"""Tasks of one row: the numbers of its events lie close together, so that readers find it by any of them."""
+"""Split tasks into rows: the event numbers of a row lie close together, so that readers find it by any of them."""
 
 
 def _cut(items: Sequence[BatchItem]) -> Iterable[Sequence[BatchItem]]:

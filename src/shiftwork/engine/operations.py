@@ -1,4 +1,4 @@
-"""What the operations on tasks do."""
+"""Implements the operations on tasks."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
 
 
-async def let_others(new: NewTask, resolver: Resolver) -> None:
-    """Have others take their turn after a schema was looked through, which takes a while; a batch may have hundreds."""
+async def yield_to_loop(new: NewTask, resolver: Resolver) -> None:
+    """Yield to other coroutines after a slow schema check; a batch may contain hundreds of schemas."""
     if _has_schema(new, resolver):
         await asyncio.sleep(0)
 
@@ -92,7 +92,7 @@ async def submit_batch(call: Call, tasks: Sequence[NewTask], dag: DagFields) -> 
 
 
 async def _submit_joining(call: Call, batch: Sequence[Prepared], dag: DagFields) -> list[Submitted]:
-    """In the caller's transaction. New lanes are made apart from it where the store has room for two writers."""
+    """Submit in the caller's transaction. New lanes get a separate transaction if the store allows two writers."""
     if call.engine.store.one_writer:
         return await call.run(_submit_with_lanes, call.workspace, batch, dag)
     await call.engine.lanes.intern(call.engine.store, lanes_of(batch))
@@ -122,7 +122,7 @@ async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
             new = task if origin is None else traced(task, origin)
             prepared.append(prepare(new, workspace, resolver, now, where, plans))
             if _has_schema(new, resolver):
-                await asyncio.sleep(0)  # as `let_others` says
+                await asyncio.sleep(0)  # as `yield_to_loop` says
                 now = call.engine.store.now()
     return prepared
 
@@ -199,7 +199,7 @@ def _several(words: str | Sequence[str] | None) -> Sequence[str]:
 @implements(Everyday.status)
 async def status(call: Call, *, fresh: bool = False) -> Status:
     shared = call.shared
-    async with shared.counting:  # callers that come while one counts get what it counted
+    async with shared.counting:  # concurrent callers share one count
         known = None if fresh else shared.counted.get(call.workspace)
         found, counted = await call.read(lambda tx: overview.read(tx, call.engine, call.workspace, known))
         shared.counted[call.workspace] = counted
@@ -279,7 +279,7 @@ async def history(
 
 
 async def _attempts(tx: Tx, engine: Engine, workspace: str, uuid: str) -> list[Attempt]:
-    with suppress(NotFound):  # of a task that was purged only the events are left
+    with suppress(NotFound):  # a purged task has left only its events
         await read.must_exist(tx, engine, workspace, uuid)
         return [read.attempt(row) for row in await tx.all("read_attempts", items=[(uuid,)])]
     return []

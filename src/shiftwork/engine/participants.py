@@ -1,4 +1,4 @@
-"""The features that take part in every unit of work, in the order in which they lock what they write."""
+"""The features that take part in every unit of work, in the order of their locks."""
 
 from __future__ import annotations
 

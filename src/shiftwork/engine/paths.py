@@ -1,4 +1,6 @@
-"""The critical path as a DAG grows: a task that gets dependents becomes more urgent, and so does all it waits for."""
+"""Updates the critical path as a DAG grows: a task that gets dependents becomes more urgent, and so do its
+dependencies.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,20 @@ from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model.states import FINAL, State
 
 MAX_COUNT = 256
-"""So many edges above a new one are followed. The boost grows with the logarithm: further up, one more is not seen."""
+"""The most edges followed upwards from a new one. The boost is logarithmic: further up, one more edge makes no
+difference."""
 
 
 async def above(work: UnitOfWork, roots: Collection[str]) -> set[str]:
-    """What these wait for, directly or not; to be locked together with them, before any DAG is."""
+    """Everything these wait for, directly or not: to be locked together with them, before any DAG."""
     ways = await work.tx.all("edges_above", items=[(root,) for root in sorted(roots)], count=MAX_COUNT)
     return {way["dependency"] for way in ways}
 
 
 async def lengthen(work: UnitOfWork, below: Mapping[str, int]) -> None:
-    """Chains of this length wait for these lineages now. What is longer already stays, with all above it.
+    """Record that chains of this length now wait for these lineages. A longer path stays, with all above it.
 
-    Rows that are not locked yet are locked in the order of ids, as tasks always are.
+    Rows not locked yet are locked in id order, like all tasks.
     """
     shorter = {root: length for root, length in below.items() if await _is_shorter(work, root, length)}
     if not shorter:
@@ -50,7 +53,7 @@ async def _is_shorter(work: UnitOfWork, root: str, length: int) -> bool:
 
 
 async def _newest(work: UnitOfWork, root: str) -> TaskRow | None:
-    """The row that answers for a lineage; None for one that has not come yet, or is in the archive."""
+    """The current row of a lineage; None if it is not submitted yet, or archived."""
     rows = await work.lock([root])
     if not rows or rows[0].newest_id is None:
         return rows[0] if rows else None

@@ -1,4 +1,4 @@
-"""Picking: takes tasks out of an agent's lanes, best first, passing over what does not fit it now."""
+"""Picks tasks from an agent's lanes, best first, skipping those that do not fit it now."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from shiftwork.limits.gates import Gates
 from shiftwork.store.store import Row, Tx
 
 MAX_FRUITLESS = 64
-"""Tasks that fitted unlocked and no longer do when they are locked, before a claim leaves the rest to the next one."""
+"""A claim stops after this many candidates that no longer fit once they are locked."""
 
 
 class ClaimRequest(NamedTuple):
-    """What an agent asks for."""
+    """A claim as an agent requests it."""
 
     workspace: str
     agent_id: str
     runtime_id: str | None = None
     most: int = 1
     start: bool = False
-    """Begin at once: claimed and started in one step."""
+    """Claim and start in one step."""
     types: tuple[str, ...] | None = None
     capabilities: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     fifo: bool = False
-    """The oldest first, whatever its priority."""
+    """Oldest first, whatever the priority."""
     ahead: int = 0
-    """How many tasks it may hold beyond its slots, since they begin within moments."""
+    """How many tasks it may hold beyond its slots: they start within moments."""
     messages: tuple[tuple[str, str], ...] = ()
-    """By task, the entry of a stream that it was taken with."""
+    """By task, the stream entry that it was taken with."""
 
 
 class Picker:
-    """Takes rows out of lanes, best first, passing over what does not fit this agent now."""
+    """Takes rows from lanes, best first, skipping those that do not fit this agent now."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class Picker:
         self._chosen: list[Row] = []
         self.misfits = 0
         self.unfinished = False
-        """Whether there are ready tasks that this claim did not come to."""
+        """Whether there are ready tasks that this claim did not reach."""
 
     @property
     def sooner_at(self) -> float | None:
-        """When the first of the tasks that are kept for other agents may be had."""
+        """When the first task kept for other agents becomes available to this one."""
         return self._preferences.soonest
 
     async def pick(self, lanes: list[Lane], count: int) -> list[Row]:
@@ -86,13 +86,13 @@ class Picker:
         return self._chosen
 
     async def _from_one(self, lanes: list[Lane], count: int) -> bool:
-        """Straight off the index, locking as it goes; whether all that was found fitted."""
+        """Read directly from the index, locking on the way; returns whether every task found fitted."""
         start = dict(zip(("rank", "ordered_at", "id"), START, strict=True))
         rows = await self._tx.all("take_from_lane", lane=lanes[0].id, count=count, now=self._tx.now, **start)
         return await self._choose(rows) == len(rows)
 
     async def _from_many(self, lanes: list[Lane], count: int) -> bool:
-        """Merge the heads of the lanes, then lock of the best what no one else holds; whether all of that fitted."""
+        """Merge the heads of the lanes, then lock the best that no one else has locked; returns whether all fitted."""
         merge = await self._merge(lanes)
         fitted = True
         while fitted and len(self._chosen) < count:
@@ -108,7 +108,7 @@ class Picker:
         return fitted
 
     async def _look_past(self, lanes: list[Lane], count: int) -> None:
-        """Some did not fit: read on without locks, and lock what does."""
+        """Some did not fit: continue without locks, and lock only tasks that fit."""
         mixed = {lane.id for lane in lanes if lane.key.mixed}
         scan = Scan(self._tx, Places(self._tx, self._request.workspace, self._wants), self._sift, mixed)
         merge = await self._merge(lanes, scan)
@@ -138,7 +138,7 @@ class Picker:
         return taken
 
     async def _merge(self, lanes: list[Lane], heads: Heads | None = None) -> LaneMerge:
-        """The order of several lanes: by rank, or round the shares and by rank in each."""
+        """The order of several lanes: by rank, or round-robin over shares and by rank within each."""
         workspace = self._request.workspace
         settings = (await self._engine.settings_cache.load(self._tx, workspace)).settings()
         bonuses = await affinity.affinity_bonus(self._tx, self._agent, lanes, settings)
@@ -148,7 +148,7 @@ class Picker:
         return FairShareMerge(self._tx, lanes, bonuses, heads, self._round_robin, settings)
 
     async def _choose(self, rows: Sequence[Row]) -> int:
-        """Of rows that are locked, take those that fit; how many."""
+        """Take those of the locked rows that fit; returns how many."""
         await self._purse.load(self._tx, rows)
         unlimited = self._purse.unlimited
         before = len(self._chosen)
@@ -182,7 +182,7 @@ class Picker:
         return able and self._gates.may_work_on(row["type"], needs.models, needs.fallback)
 
     async def _sift(self, rows: Sequence[Row]) -> set[str]:
-        """Of rows that are not locked and have no body, those worth locking."""
+        """Select the rows worth locking; these are not locked and have no body."""
         chosen = {row["id"] for row in self._chosen}
         await self._purse.load(self._tx, rows)
         paid = [row for row in rows if row["id"] not in chosen and self._purse.fits(row)]

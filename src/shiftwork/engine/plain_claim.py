@@ -1,8 +1,8 @@
-"""Claims in one statement where nothing special applies to the agent or the task (PostgreSQL only).
+"""Claims in one statement if nothing special applies to the agent or the task (PostgreSQL only).
 
-The caller says what it knows of the agent and of the lanes, and on which terms it would hand out a task of each. The
-statement `claim_plain` checks all of it under the agent's lock and takes tasks only if it is so. Otherwise nothing has
-happened, and `claim` goes its way.
+The caller passes what it knows of the agent and of the lanes, and the terms for a task of each lane. The statement
+`claim_plain` checks all of it under the agent's lock and takes tasks only if it is true. Otherwise nothing is changed,
+and `claim` runs instead.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
 
 MAX_LANES = 300
-"""Lanes known to this process up to which all of them are sent."""
+"""All lanes known to this process are sent, up to this many."""
 MAX_TASKS = 100
-"""A claim that asks for more saves nothing: the server spends more on its rows than it saves on the way."""
+"""Larger claims gain nothing: the server spends more on their rows than the round trips save."""
 MAX_TERMS = 16
-"""The same for lanes that the agent may take, whose terms have to be worked out."""
+"""The same for lanes that the agent may take, whose terms must be computed."""
 
 
 async def claim_one(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -> ClaimAnswer:
-    """A claim that no others came with."""
+    """Make a claim that was not joined with others."""
     answer = await claim_plain(tx, engine, caller, request)
     return await claim(tx, engine, caller, request) if answer is None else answer
 
@@ -82,7 +82,7 @@ async def claim_plain(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequ
 
 
 _UNLIMITED = {"budget": None, "spent": 0, "granted": 0, "claim_ttl_sec": None}
-"""What the statement makes sure of."""
+"""The facts that the statement verifies."""
 
 
 def _known(engine: Engine, request: ClaimRequest) -> KnownAgent | None:
@@ -91,14 +91,14 @@ def _known(engine: Engine, request: ClaimRequest) -> KnownAgent | None:
     known = engine.known_agents.get((request.workspace, request.agent_id))
     if known is None or known.announced:
         return known
-    types, capabilities, models = stated(request)  # where its row says something else, the claim changes that
+    types, capabilities, models = stated(request)  # if the row differs, the ordinary claim updates it
     return KnownAgent(announced=False, types=types, capabilities=capabilities, models=models)
 
 
 def _sort(
     lanes: Sequence[Lane], workspace: str, claim_filter: ClaimFilter, resolver: Resolver
 ) -> tuple[list[Lane], list[int]]:
-    """The plain lanes that the agent may take, and those that do not concern it. Others have to be looked at."""
+    """The plain lanes that the agent may take, and those it may not. Other lanes need the ordinary claim."""
     own: list[Lane] = []
     others: list[int] = []
     for lane in lanes:
@@ -128,7 +128,7 @@ def _answer(engine: Engine, workspace: str, rows: Sequence[Row], grants: Grants,
     if not is_plain:
         return None
     if not got_any and (found["agent_asked_at"] is None or now - found["agent_asked_at"] >= liveness.NOTE_EVERY_SEC):
-        return None  # that the agent asked has to be written
+        return None  # the agent's last claim must be recorded
     if found["free"] <= 0:
         return ClaimAnswer([], at_capacity=True)
     ready = frozenset(map(int, found["ready"][1:-1].split(","))) if found["ready"] else frozenset[int]()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def is_poison(poison: Poison | None, agents: Iterable[str], failures: int) -> bool:
-    """Whether `failures` attempts, failed under these agents, show that the task itself is bad."""
+    """Whether `failures` failed attempts under these agents show that the task itself is at fault."""
     if poison is None or failures < poison.min_attempts:
         return False
     return len(set(agents)) >= poison.min_agents

@@ -1,4 +1,4 @@
-"""Turns a submitted task into what the store keeps, before any transaction: checked, encoded, its lane named."""
+"""Prepares a submitted task for the store, before any transaction: validates it, encodes it, determines its lane."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from shiftwork.task_types import policy as type_policy
 from shiftwork.validation import policy as verdict
 
 SUMMARY_CHARS = 200
-"""`trigger_summary` is for lists; what is longer is cut."""
+"""`trigger_summary` is for lists; longer text is cut."""
 
 
 class Plan(NamedTuple):
-    """What follows from a task's type and from the settings it brought: most tasks of a batch share one."""
+    """What a task's type and its own settings determine: most tasks of a batch share one plan."""
 
     settings: Settings
     lane: LaneKey
@@ -41,9 +41,9 @@ class Plan(NamedTuple):
     has_own_settings: bool
     tallied: bool
     payload_schema: bytes | None
-    """What its type declares of the payload."""
+    """The type's declaration of the payload."""
     derives_key: bool
-    """Whether a task that gives no idempotency key may have one, or must."""
+    """Whether a task without an idempotency key may get one, or must have one."""
     guarded: bool
     """Whether a person may have to approve it first."""
 
@@ -58,14 +58,14 @@ class Prepared(NamedTuple):
     name: str | None
     uuid: str | None
     request_id: str | None = None
-    """Of the call that brought it, where calls are joined into one batch."""
+    """The request of the submitting call, if calls are joined into one batch."""
     where: str = "task"
-    """Its place in what the caller sent."""
+    """Its position in the request."""
     plain: bool = False
-    """Whether nothing ties it to another task, a moment or a person: its row, body, tags and event are all there is."""
+    """Whether it is independent of other tasks, times and people: it consists of a row, a body, tags and an event."""
 
     def place_of(self, field: str) -> str:
-        """Where a field of it is in what the caller sent; of a task that came alone its name says it."""
+        """The path of one of its fields in the request; for a single task, the field's name."""
         return field if self.where == "task" else f"{self.where}.{field}"
 
     @property
@@ -90,7 +90,7 @@ class Prepared(NamedTuple):
 
 
 Plans = dict[tuple[str, share_policy.Share], Plan]
-"""By type and fair share, for tasks that say nothing but their type; without a share, any of it."""
+"""By type and fair share, for tasks that set nothing but their type; without a share, for any share."""
 
 MAX_PLANS = 10_000
 
@@ -105,9 +105,9 @@ def prepare(
     *,
     check_payload: bool = True,
 ) -> Prepared:
-    """What is stored of a task; refused where it is not one, or its payload does not fit its type.
+    """Prepare a task; refuses invalid fields, and a payload that does not fit its type.
 
-    `check_payload` is off where the payload is a sample, or was accepted before.
+    Turn `check_payload` off for a sample, or a payload that was accepted before.
     """
     if _says_when(new):
         new = _timed(new, now, where)
@@ -165,7 +165,7 @@ def _says_when(new: NewTask) -> bool:
 
 
 def _timed(new: NewTask, now: float, where: str) -> NewTask:
-    """With its times as numbers, none of them counted from the submission any more."""
+    """Convert its times to absolute numbers."""
     run_at = _moment(new, "run_at", "delay", now, where)
     expires_at = _moment(new, "expires_at", "expires_in", now, where)
     if expires_at is not None and expires_at <= now:
@@ -173,7 +173,7 @@ def _timed(new: NewTask, now: float, where: str) -> NewTask:
         raise InputError(what, where=_place(where, "expires_at"), hint="Choose a later time.")
     if run_at is not None and expires_at is not None and expires_at <= run_at:
         what = f"the task would expire at {shown(expires_at)}, and may not start before {shown(run_at)}"
-        raise InputError(what, where=_place(where, "expires_at"), hint="Let it expire after it may start.")
+        raise InputError(what, where=_place(where, "expires_at"), hint="Choose an expiry after `run_at`.")
     deadline = epoch(new.deadline, _place(where, "deadline"))
     timeout_sec = seconds(new.timeout_sec)
     if timeout_sec is not None and timeout_sec <= 0:
@@ -190,11 +190,11 @@ def _timed(new: NewTask, now: float, where: str) -> NewTask:
 
 
 def _moment(new: NewTask, fixed: str, counted: str, now: float, where: str) -> float | None:
-    """A time that is given as such, or counted from now."""
+    """A time given as such, or relative to now."""
     at: Time | None = getattr(new, fixed)
     later: Duration | None = getattr(new, counted)
     if at is not None and later is not None:
-        what = f"`{fixed}` and `{counted}` both say when"
+        what = f"`{fixed}` and `{counted}` exclude each other"
         raise InputError(what, where=_place(where, counted), hint="Give one of them.")
     if later is None:
         return epoch(at, _place(where, fixed))
@@ -209,7 +209,7 @@ def _place(where: str, field: str) -> str:
 
 
 def _known(plans: Plans, new: NewTask) -> Plan | None:
-    """The plan of a task like this one."""
+    """The plan for tasks like this one."""
     plan = plans.get((new.type, None))
     if plan is None or not share_policy.is_on(plan.settings.fair_share):
         return plan
@@ -221,7 +221,7 @@ def _share(new: NewTask, settings: Settings) -> share_policy.Share:
 
 
 def traced(new: NewTask, traceparent: str | None) -> NewTask:
-    """As part of the trace it comes from, unless it names one itself."""
+    """Add the submitter's trace, unless the task names one itself."""
     if traceparent is None or new.traceparent is not None:
         return new
     return msgspec.structs.replace(new, traceparent=traceparent)
@@ -268,7 +268,7 @@ def _plan(new: NewTask, workspace: str, resolver: Resolver, where: str) -> Plan:
 
 
 def _validation(new: NewTask, own: dict[str, Any], resolver: Resolver) -> str | None:
-    """How its output is checked; None where it may be taken unseen, unless its workspace wants reports."""
+    """How its output is validated; None if it needs no validation, except reports if its workspace wants them."""
     method = new.output.validation if new.output else "none"
     declared = resolver.declared(new.type)
     if method == "none" and declared is not None and declared.result_schema is not None:
@@ -304,7 +304,7 @@ def lane_of(new: NewTask, workspace: str, settings: Settings, boost: float, fail
 
 
 def _body(new: NewTask) -> NewTask:
-    """What is in `bodies`: all that was written, but for the names it was written under."""
+    """The row of `bodies`: all fields except batch-local names."""
     summary = new.trigger_summary
     if summary and len(summary) > SUMMARY_CHARS:
         new = msgspec.structs.replace(new, trigger_summary=summary[: SUMMARY_CHARS - 1] + "…")
@@ -328,18 +328,18 @@ def _check(new: NewTask, settings: Settings, where: str) -> None:
 
 
 def _check_context(refs: list[str], settings: Settings, where: str) -> None:
-    """References of a form that can lead somewhere; whether they do is seen when the task is written."""
+    """Check the form of references; whether their targets exist is checked when the task is written."""
     if len(refs) > settings.bounds.dependencies:
         raise TooLarge(f"{len(refs)} references, at most {settings.bounds.dependencies}", where=where)
     for place, ref in enumerate(refs):
         check.text(ref, where)
         if artifact_hash(ref) is None and output_of(ref) is None:
-            hint = "Write artifact:sha256-… as the artifact was answered, or task:ID:output; nothing was changed."
-            raise UnknownReference(f"{ref!r} refers to nothing", where=f"{where}[{place}]", hint=hint)
+            hint = "Write artifact:sha256-…, the id of an artifact, or task:ID:output; nothing was changed."
+            raise UnknownReference(f"{ref!r} is not a reference", where=f"{where}[{place}]", hint=hint)
 
 
 def _check_references(new: NewTask, settings: Settings, where: str) -> None:
-    """Texts that are kept outside of the body; those inside are checked with it."""
+    """Check texts stored outside the body; those inside are checked with it."""
     if len(new.dependencies) > settings.bounds.dependencies:
         raise TooLarge(
             f"{len(new.dependencies)} dependencies, at most {settings.bounds.dependencies}",

@@ -54,7 +54,7 @@ _TOLERANCE_MIN = 1e-6
 
 
 class RankFacts(NamedTuple):
-    """What the order of a task depends on."""
+    """The facts that determine a task's order."""
 
     priority: float
     boost_per_minute: float
@@ -66,7 +66,7 @@ class RankFacts(NamedTuple):
 
 
 class RankedKey(NamedTuple):
-    """A sort key, smaller first, and the moment at which it must be computed anew."""
+    """A sort key, smaller first, and when it must be recomputed."""
 
     rank: float
     rerank_at: float | None
@@ -111,9 +111,9 @@ def level(priority: float) -> Level:
 
 
 def ageing_rate(asked: float) -> float:
-    """The rate at which a task ages: what was asked for, to three decimals.
+    """The rate at which a task ages, rounded to three decimals.
 
-    Tasks of one rate share lanes, where their order never changes. Rates that hardly differ need no lanes of their own.
+    Tasks of one rate share lanes, in which their order never changes. Rounding saves lanes for nearly equal rates.
     """
     return max(MIN_RATE, round(asked, 3)) if asked else 0.0
 
@@ -140,9 +140,9 @@ def rank(facts: RankFacts, settings: Settings, now: float) -> RankedKey:
 
 
 def band(key: float, settings: Settings) -> int:
-    """What no fairness crosses, the smaller first: urgent work, then strict levels one after the other.
+    """The band that fairness never crosses, smaller first: urgent work, then strict levels one after the other.
 
-    Of a rank as lanes are compared by it.
+    Takes a rank as lanes are compared by it.
     """
     if key < URGENT_BELOW:
         return -1
@@ -150,7 +150,7 @@ def band(key: float, settings: Settings) -> int:
 
 
 def starves(facts: RankFacts, settings: Settings, since: float, now: float) -> bool:
-    """Whether a waiting task has become starved in this time."""
+    """Whether a task that has waited this long counts as starved."""
     at = _starved_at(facts, settings)
     return at is not None and since <= at <= now
 
@@ -158,8 +158,8 @@ def starves(facts: RankFacts, settings: Settings, since: float, now: float) -> b
 def parts(facts: RankFacts, settings: Settings, now: float) -> Parts:
     """Effective priority with its components, as a person reads it.
 
-    Only what the workspace's order uses is shown, so that hand-out follows the number. Rounding spares the
-    reader `59.99999999999999`.
+    Shows only the components that the workspace's order uses, so that the number matches the order of hand-out.
+    Rounds, to avoid `59.99999999999999`.
     """
     graded = settings.ordering in {"effective", "strict_level"}
     lift = _lift(facts, settings, now) if graded else _Lift(level(facts.priority), facts.priority, starved=False)
@@ -194,7 +194,7 @@ def _tidy(value: float) -> float:
 
 
 def _only_ages(facts: RankFacts, settings: Settings) -> bool:
-    """Nearly every task of a bulk submit; the short way is four times as fast."""
+    """The case of nearly every task of a bulk submission: this path is four times as fast."""
     return (
         facts.deadline is None
         and not facts.front
@@ -275,7 +275,7 @@ def _deadline(facts: RankFacts, now: float) -> float:
 
 
 def _stepped_deadline(facts: RankFacts, now: float) -> float:
-    """The same curve in steps of equal height: never more than one step behind the curve."""
+    """The deadline curve in steps of equal height: never more than one step behind."""
     if facts.deadline is None:
         return 0.0
     passed = sum(now >= facts.deadline - lead for lead in _DEADLINE_LEADS)
@@ -289,7 +289,7 @@ def _urgent_at(facts: RankFacts, settings: Settings) -> float | None:
 
 
 def _changes(facts: RankFacts, settings: Settings) -> Iterator[float]:
-    """Every moment at which the stored rank moves by something other than linear ageing."""
+    """All times at which the stored rank changes other than by linear ageing."""
     if facts.deadline is not None:
         yield from (facts.deadline - lead for lead in _DEADLINE_LEADS)
     if (urgent_at := _urgent_at(facts, settings)) is not None:

@@ -1,4 +1,4 @@
-"""Reading: tasks, DAGs, results and history as a person or a program wants them."""
+"""Reads tasks, DAGs, results and history."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shiftwork.waits.withdrawal import WAITS
 
 
 class TaskContext(NamedTuple):
-    """What stands about a task in other tables."""
+    """What other tables hold about a task."""
 
     dependencies: Sequence[Row] = ()
     attempts: Sequence[Row] = ()
@@ -46,7 +46,7 @@ class TaskContext(NamedTuple):
 async def find(tx: Tx, workspace: str, reference: str, *, exact: bool = False) -> str:
     """The UUID of a task named by its id in either written form, by the caller's own name for it, or by a short id.
 
-    With `exact` by no short id: one that another system made up could be the end of an id of ours.
+    With `exact`, not by a short id: a name from another system could match the end of one of our ids.
     """
     (uuid,) = await find_many(tx, workspace, [reference])
     if uuid is None and not exact:
@@ -57,13 +57,13 @@ async def find(tx: Tx, workspace: str, reference: str, *, exact: bool = False) -
 
 
 async def kept(tx: Tx, workspace: str, uuids: Sequence[str]) -> dict[str, str]:
-    """Of ids that submissions came with which were merged: the tasks that answer for them."""
+    """The tasks behind ids of merged submissions."""
     rows = await tx.all("aliases_of", items=[(uuid,) for uuid in uuids]) if uuids else ()
     return {row["id"]: row["task_id"] for row in rows if row["workspace"] == workspace}
 
 
 async def find_many(tx: Tx, workspace: str, references: Sequence[str]) -> list[str | None]:
-    """The same for many; None for a name that no task has. An id is taken as it is, whether there is a task or not."""
+    """The same for many names; None for an unknown name. An id is returned even if no such task exists."""
     found = {reference: ids.parse(check.name(reference, "task_id")) for reference in references}
     names = sorted(reference for reference, uuid in found.items() if uuid is None)
     if names:
@@ -84,7 +84,7 @@ def find_dag(reference: str) -> str:
 
 
 async def read_body(tx: Tx, task_id: str) -> dict[str, Any]:
-    """What a task was written with, as updates left it."""
+    """The body of a task, including updates."""
     row = await tx.one("read_bodies", items=[(task_id,)])
     if row is None:
         raise NotFound(f"there is no task {ids.show_task(task_id)}")
@@ -92,17 +92,17 @@ async def read_body(tx: Tx, task_id: str) -> dict[str, Any]:
 
 
 def _body(task_id: str, text: str | bytes) -> dict[str, Any]:
-    """It is named where it cannot be read: the others can."""
+    """Names the task whose body cannot be read, so that the others stay readable."""
     try:
         body: dict[str, Any] = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         shown = ids.show_task(task_id)
-        raise StoreDamaged(f"what {shown} was written with is not JSON: {error}", task_id=shown) from error
+        raise StoreDamaged(f"the body of {shown} is not valid JSON: {error}", task_id=shown) from error
     return body
 
 
 async def tasks(tx: Tx, engine: Engine, workspace: str, uuids: Sequence[str]) -> list[Task]:
-    """Whole tasks, in the order asked for; those of other workspaces do not exist here."""
+    """Whole tasks, in the order requested; those of other workspaces do not exist here."""
     items = [(uuid,) for uuid in uuids]
     if not items:
         return []
@@ -175,7 +175,7 @@ NOTHING = TaskContext()
 
 
 async def before_claim(tx: Tx, rows: Sequence[Row]) -> dict[str, TaskContext]:
-    """What an agent should know of tasks that were tried before or had dependencies; most need no look."""
+    """The context of tasks that were tried before or had dependencies; most tasks need no query."""
     rows = [row for row in rows if _may_have_edges(row) or row["round"] > 1]
     if not rows:
         return {}
@@ -200,7 +200,7 @@ async def before_claim(tx: Tx, rows: Sequence[Row]) -> dict[str, TaskContext]:
 
 
 def _may_have_edges(row: Row) -> bool:
-    """One that has run before may have waited for tasks since, such as its subtasks."""
+    """A task that has run before may since have waited for tasks, such as its subtasks."""
     return row["fence"] > 0 or row["dag_id"] != row["id"] or '"dependencies"' in row["body"]
 
 
@@ -237,17 +237,17 @@ _SAME = (
     *("trigger_type", "session_id", "work_dir", "timeout_sec", "available_at", "claimed_at", "started_at"),
     *("cancel_reason", "failure_reason"),
 )
-"""Columns that a reader sees as they are."""
+"""Columns shown unchanged."""
 
 _WRITTEN = (
     *("title", "tool_name", "trigger_comment_id", "trigger_summary", "created_by", "serial_key", "traceparent"),
     *("tree_budget_usd", "settings", "run_at"),
 )
-"""Fields of the body that a reader sees as they were written."""
+"""Fields of the body shown unchanged."""
 
 
 def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, context: TaskContext) -> Task:
-    """One task with everything that is computed from it as of now."""
+    """One task with all computed fields as of now."""
     result = _result(row, context)
     same: dict[str, Any] = {name: getattr(row, name) for name in _SAME}
     written: dict[str, Any] = {name: body.get(name) for name in _WRITTEN}
@@ -286,7 +286,7 @@ def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, co
 
 
 def _family(row: TaskRow) -> dict[str, Any]:
-    """Who the task is, and which others it comes from."""
+    """The task's ids and its lineage."""
     return {
         "id": ids.show_task(row.id),
         "dag_id": ids.show_dag(row.dag_id),
@@ -331,7 +331,7 @@ def _shown(uuid: str | None) -> str | None:
 
 
 def _spec(body: dict[str, Any], failures: int) -> dict[str, Any] | None:
-    """The spec as the next attempt gets it: from the second failure on with the fallback models."""
+    """The spec for the next attempt: from the second failure on, with the fallback models."""
     spec = body.get("spec")
     if not spec or not spec.get("constraints"):
         return spec
@@ -363,7 +363,7 @@ def _claim(row: TaskRow, settings: Settings, context: TaskContext) -> Claim:
 
 
 def _output(body: dict[str, Any], result: Result | None) -> dict[str, Any] | None:
-    """The output's specification, filled with what was submitted."""
+    """The output's specification, filled with the submission."""
     output = body.get("output")
     if output is None and (result is None or result.status != "success"):
         return None
@@ -397,7 +397,7 @@ def _failures(context: TaskContext) -> list[Failed]:
 
 
 def _result(row: TaskRow, context: TaskContext) -> Result | None:
-    """What the task came to, what its last attempt submitted, or what waits for its verdict."""
+    """The task's result, the output of its last attempt, or the output that awaits its verdict."""
     if context.output is not None:
         return _handed_in(row, context.output)
     ended = [a for a in context.attempts if a["outcome"] in {"completed", "failed"}]

@@ -1,4 +1,4 @@
-"""Does ended work once more: whole or from a step on, unchanged or not, alone or with everything downstream."""
+"""Reruns ended work: whole or from a step on, unchanged or not, alone or with everything downstream."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from shiftwork.store.store import Row, Tx
 from shiftwork.waits.open_waits import count_waiting
 
 MAX_DOWNSTREAM = 1000
-"""Edges that are followed down from a task."""
+"""The most edges followed downstream of a task."""
 
 
 class Again(NamedTuple):
-    """What is different when work is done again."""
+    """The changes for a rerun."""
 
     from_step: str | None = None
     payload: Mapping[str, Any] | None = None
@@ -41,7 +41,7 @@ AS_BEFORE = Again()
 
 
 async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str, again: Again = AS_BEFORE) -> Outcome:
-    """The same work once more as a new task with a fresh session; a pending automatic retry gives way to it."""
+    """Rerun the work as a new task with a fresh session; it supersedes a pending automatic retry."""
     work = UnitOfWork(tx, engine, caller)
     below = await _lock_downstream(work, task_id) if again.downstream else []
     row = await work.lock_named(task_id)
@@ -61,7 +61,7 @@ async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str, again: Aga
     if again.downstream:
         data["downstream"] = [ids.show_task(each.id) for each in following]
     if waiting := [each for each in (fresh, *following) if each.waiting]:
-        await work.save_rows()  # the lineages answer by their new rows from here on
+        await work.save_rows()  # from here on, the new rows are current in their lineages
         for each in waiting:
             await inherit_open_fate(work, each)
     await work.save()
@@ -80,7 +80,7 @@ async def _newest(work: UnitOfWork, root_id: str) -> TaskRow:
 
 
 async def _change(work: UnitOfWork, row: TaskRow, again: Again) -> Prepared | None:
-    """What is to be done this time, checked like a new task; None where it is the same."""
+    """The changed task, validated like a new one; None if nothing changed."""
     if again.payload is None and again.model is None:
         return None
     new = as_new(without_times(await read_body(work.tx, row.id)))
@@ -100,7 +100,7 @@ def _with_model(new: NewTask, model: str) -> NewTask:
 
 
 async def _close(work: UnitOfWork, row: TaskRow, *, keep_waits_before: float | None = None) -> None:
-    """Doing it again is a decision about its dead letter. It asks and waits anew, but for what it keeps."""
+    """Close the old task's dead letter. The rerun asks and waits again, except for the results it keeps."""
     if row.status in SETTLED:
         await work.tx.run("review_letters", items=[(row.id, row.round, "rerun", True, False)])
         await work.tx.run("resolve_alerts_of", items=[(row.id,)], now=work.now, actor=work.caller.actor)
@@ -112,7 +112,7 @@ async def _close(work: UnitOfWork, row: TaskRow, *, keep_waits_before: float | N
 
 
 async def _lock_downstream(work: UnitOfWork, task_id: str) -> list[Row]:
-    """The edges below a task in its DAG, with all their tasks locked; while we waited, more may have come."""
+    """The edges downstream of a task in its DAG, with all tasks locked; repeats if more were added during the wait."""
     known: list[Row] = []
     while True:
         found = await work.tx.one("read_tasks", items=[(task_id,)])
@@ -132,7 +132,7 @@ async def _lock_downstream(work: UnitOfWork, task_id: str) -> list[Row]:
 
 
 async def _rerun_downstream(work: UnitOfWork, edges: Sequence[Row]) -> list[TaskRow]:
-    """What depends on work that is done again waits for it, and is done again itself; what has not begun only waits."""
+    """Dependents of rerun work wait for it and are rerun as well; those that have not begun only wait."""
     await work.tx.run("reopen_edges", items=sorted((edge["dependent"], edge["dependency"]) for edge in edges))
     following = []
     for root in dict.fromkeys(edge["dependent"] for edge in edges):

@@ -1,4 +1,4 @@
-"""Callers that wait for the end of a task or DAG, woken when it ends: one subscription serves all of a process."""
+"""Lets callers wait for the end of a task or DAG: one subscription serves all waiters of a process."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ LISTEN_SEC = 3600.0
 """How long completed tasks are announced to a process after it last registered a waiter."""
 
 FIRST_LOOKS_SEC = (1.0, 5.0, 15.0)
-"""A completion that was under way when this process began to listen may not be announced: it is looked for."""
+"""When to look for completions that were in progress as this process began to listen: they may not be announced."""
 
 REPAIR_SEC = 30.0
-"""An announcement can be lost with its connection: one look for all who wait finds what it was about."""
+"""An announcement can be lost with its connection: this often, one query for all waiters makes up for it."""
 
 POLL_SEC = 0.5
-"""The same where other processes announce nothing."""
+"""The same if other processes announce nothing."""
 
 FOLD_SEC = 0.05
-"""Where it is not known what ended, all are looked up: at most this often."""
+"""If it is unknown what ended, all awaited ids are looked up: at most this often."""
 
 
 class ResultWaiters:
-    """Who waits for what, by the root of a lineage of tasks or by the id of a DAG."""
+    """The waiters, by the root of a lineage of tasks or by the id of a DAG."""
 
     def __init__(self, store: Store) -> None:
         self.parked = 0
-        """How many callers have looked and wait now."""
+        """The number of callers that have looked and are waiting."""
         self._store = store
         self._id = secrets.token_hex(8)
         self._waiters: dict[Kind, dict[str, set[asyncio.Event]]] = {"task": {}, "dag": {}}
@@ -50,7 +50,7 @@ class ResultWaiters:
 
     @asynccontextmanager
     async def waiting(self, kind: Kind, key: str) -> AsyncIterator[asyncio.Event]:
-        """Set the event when this ends. A look after this has been entered misses nothing that ends later."""
+        """Set the event when this ends. A query made inside the context misses no later end."""
         if self._closed:
             raise StoreClosed("this queue was closed")
         woken = asyncio.Event()
@@ -75,7 +75,7 @@ class ResultWaiters:
             self.parked -= 1
 
     async def _begin(self) -> None:
-        """Listen, once for all; others who come meanwhile wait until that has begun."""
+        """Start the shared subscription; concurrent callers wait until it has started."""
         if self._begun is None:
             self._begun = asyncio.create_task(self._start())
         await asyncio.shield(self._begun)
@@ -87,12 +87,12 @@ class ResultWaiters:
         await self._register()
 
     async def _register(self) -> None:
-        """Say that someone waits here, so that completed tasks are announced to this process."""
+        """Register this process, so that completed tasks are announced to it."""
         try:
             await self._store.run(self._say)
             self._registered = True
-        except ShiftworkError as error:  # a store that takes no writes now
-            log.info("completed tasks are not announced to this process (%s); it looks for them", error)
+        except ShiftworkError as error:  # the store accepts no writes now
+            log.info("completed tasks are not announced to this process (%s); polling instead", error)
 
     async def _say(self, tx: Tx) -> None:
         await tx.run("stop_listening_for_results", id=self._id, now=tx.now)
@@ -109,22 +109,22 @@ class ResultWaiters:
                     await asyncio.sleep(FOLD_SEC)
 
     async def _repair(self) -> None:
-        """Look for all at once, seldom, and say again that someone waits here."""
+        """Occasionally look up all awaited ids at once, and renew the registration."""
         loop = asyncio.get_running_loop()
         said, looks = loop.time(), iter(FIRST_LOOKS_SEC)
         while True:
-            await asyncio.sleep(next(looks, REPAIR_SEC) if self._store.hears_endings else POLL_SEC)
+            await asyncio.sleep(next(looks, REPAIR_SEC) if self._store.announces_ends else POLL_SEC)
             await self._look()
             if loop.time() - said > LISTEN_SEC / 2 or not self._registered:
                 said = loop.time()
                 await self._register()
 
     async def _look(self) -> None:
-        """Wake who waits for something that has ended, announced or not."""
+        """Wake the waiters of everything that has ended, announced or not."""
         for kind, waiters in self._waiters.items():
             if waiters:
                 verb = functools.partial(_ended, _STATEMENTS[kind], sorted(waiters))
-                with suppress(ShiftworkError):  # it is looked at again
+                with suppress(ShiftworkError):  # it will be looked up again
                     self._wake(await self._store.read(verb))
 
     def _wake(self, ended: frozenset[str]) -> None:
@@ -145,7 +145,7 @@ class ResultWaiters:
         self.wake_all()
 
     def wake_all(self) -> None:
-        """Let everyone look once more."""
+        """Wake all waiters to look again."""
         for waiters in self._waiters.values():
             self._wake(frozenset(waiters))
 

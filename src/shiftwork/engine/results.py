@@ -1,4 +1,4 @@
-"""What a task came to: its result, or the error that a caller who waits for one gets."""
+"""The result of a task, or the error for a caller that waits for it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from shiftwork.store.store import Tx
 
 
 async def answering_task(tx: Tx, engine: Engine, workspace: str, task_id: str) -> Task:
-    """The task that answers for the one named: of a lineage whose row has failed or was cancelled, the newest row.
+    """The task that answers for the one named: if it failed or was cancelled, the newest row of its lineage.
 
-    A completed row keeps its result, also where it was rerun since.
+    A completed row keeps its result, even if it was rerun since.
     """
     task = await _must_read(tx, engine, workspace, await read.find(tx, workspace, task_id), task_id)
     if task.status not in ENDED or task.status == State.COMPLETED:
@@ -34,7 +34,7 @@ async def _must_read(tx: Tx, engine: Engine, workspace: str, uuid: str, named: s
 
 
 def has_ended(task: Task) -> bool:
-    """Whether nothing more happens to it by itself."""
+    """Whether the queue will do nothing more with the task by itself."""
     return task.status in ENDED
 
 
@@ -44,7 +44,7 @@ def lineage_of(task: Task) -> str:
 
 
 def result_of(task: Task) -> Result:
-    """Return the result of a completed task; raise what became of any other."""
+    """Return the result of a completed task; raise the error for any other."""
     if task.status == State.COMPLETED and task.result is not None:
         return task.result
     if task.status in SETTLED:
@@ -78,14 +78,14 @@ def _failed(task: Task) -> TaskFailed:
 def _not_ended(task: Task) -> ResultTimeout:
     return ResultTimeout(
         f"task {task.id} has not ended: it is {task.status}{_why(task)}",
-        hint=f"Wait longer, or run `shiftwork explain {task.id}` to see why it is not done.",
+        hint=f"Wait longer, or run `shiftwork explain {task.id}` to see why it has not ended.",
         task_id=task.id,
         status=task.status,
     )
 
 
 def _why(task: Task) -> str:
-    """What is known of the reason without a further look."""
+    """The reason as far as it is known without another query."""
     if task.blocked_reason:
         return f" ({task.blocked_reason})"
     if task.blocked_by:

@@ -1,4 +1,4 @@
-"""Whether a failed attempt is tried again, after how long, and with which models."""
+"""Decides whether a failed attempt is retried, after what delay, and with which models."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ NEVER = frozenset(
         reasons.EFFECT_UNKNOWN,
     }
 )
-"""Reasons that trying again cannot fix; only a `retry_on` that names one brings it back."""
+"""Reasons that a retry cannot fix: retried only if `retry_on` names them."""
 
 MAX_DELAY_SEC = 366 * 86_400.0
-"""Doubling without a cap would otherwise leave the range of dates, then of floats."""
+"""Without a cap, doubling would exceed the range of dates, then of floats."""
 
 
 class RetryDecision(NamedTuple):
-    """What follows a failure."""
+    """The decision after a failure."""
 
     again: bool
     delay_sec: float
@@ -62,7 +62,7 @@ def decide_retry(
 
 
 def _refusal(retry: Retry, reason: str) -> Why | None:
-    """Why a reason is not retried. A reason's own name in a list beats the class it counts as."""
+    """Why a reason is not retried. In the lists, a reason's own name takes precedence over its class."""
     for name in (reason, reasons.SAME_AS.get(reason)):
         if name in retry.no_retry_on:
             return "no_retry_on"
@@ -77,7 +77,7 @@ def delay(retry: Retry, failures: int, roll: float) -> float:
     """Seconds to wait after the given number of failures; `roll` in [0, 1) places the jitter."""
     cap = MAX_DELAY_SEC if retry.max_delay_sec is None else retry.max_delay_sec
     seconds = min(_plain_delay(retry, max(1, failures)), cap)
-    if retry.jitter and retry.strategy != "fixed":  # which says itself how long
+    if retry.jitter and retry.strategy != "fixed":  # its report says how long
         seconds *= _between(retry.jitter_range, roll)
     return seconds
 
@@ -108,10 +108,10 @@ def _between(bounds: tuple[float, float], roll: float) -> float:
 
 
 def models(preferences: Sequence[str], fallback: Sequence[str], failures: int) -> tuple[str, ...]:
-    """Models for the next attempt: from the second failure on the fallback, where one is set."""
+    """Models for the next attempt: from the second failure on, the fallback if one is set."""
     return tuple(fallback) if fallback and failures >= 2 else tuple(preferences)
 
 
 def fallback(models: Sequence[str], failures: int) -> tuple[str, ...]:
-    """What is left to fall back on when all models for the next attempt rest."""
+    """The remaining fallback models when all models for the next attempt are in cooldown."""
     return () if failures >= 2 else tuple(models)

@@ -15,7 +15,7 @@ from shiftwork.store.store import Row
 
 
 class TaskRow(msgspec.Struct):
-    """Column for column the table `tasks`. A verb changes it under the row's lock, then saves it."""
+    """A row of `tasks`, column for column. A verb changes it under the row's lock, then saves it."""
 
     id: str
     workspace: str
@@ -99,7 +99,7 @@ class TaskRow(msgspec.Struct):
 
     @property
     def aged_from(self) -> float:
-        """When its wait for an agent began at the earliest; the time before which it was not to start is none."""
+        """The earliest moment its wait for an agent can have begun: time before `run_at` does not count."""
         return self.created_at if self.due_at is None else max(self.created_at, self.due_at)
 
     def rank_facts(self) -> RankFacts:
@@ -114,7 +114,7 @@ class TaskRow(msgspec.Struct):
         )
 
     def place(self, settings: Settings, now: float) -> None:
-        """Compute where the row is in its lane."""
+        """Compute the row's place in its lane."""
         self.rank, self.rerank_at = place_of(self.rank_facts(), settings, now)
 
     def forget_claim(self) -> None:
@@ -196,7 +196,7 @@ _BLANK: dict[str, Any] = {
 
 
 def blank_row(**fields: Any) -> TaskRow:
-    """A row as a new task has it, but for these fields."""
+    """The row of a new task, except for these fields."""
     return TaskRow(**{**_BLANK, **fields})
 
 

@@ -1,4 +1,4 @@
-"""Looking past what does not fit: reads on through lanes, a bounded number of rows a claim.
+"""Scans lanes past tasks that do not fit, a bounded number of rows per claim.
 
 Where a claim has come to its bound, the next one continues. The place is kept with the agent, in the database, since
 the next claim may come from another process. What is at the head is always looked at first, and at the end of all lanes
@@ -26,14 +26,14 @@ HEAD_ROWS = 400
 CHUNK = 256
 FORGET_SEC = 3_600.0
 ALL_LANES = 0
-"""Under this number stands the place of claims that take the oldest first."""
+"""The key under which the place of oldest-first claims is stored."""
 
 Fits = Callable[[Sequence[Row]], Awaitable[set[str]]]
 """The ids of those rows that fit."""
 
 
 class Places:
-    """How far an agent has looked through lanes without finding what fits."""
+    """How far an agent has scanned its lanes without finding a task that fits."""
 
     def __init__(self, tx: Tx, workspace: str, claim_filter: ClaimFilter) -> None:
         self._tx = tx
@@ -50,13 +50,13 @@ class Places:
         return self._kept.get(lane)
 
     async def save(self, reached: dict[int, Place]) -> None:
-        """Keep how far the claim came."""
+        """Save the place reached."""
         names = (self._workspace, self._agent_id, self._wants)
         items = [(*names, lane, *place, self._tx.now) for lane, place in sorted(reached.items())]
         await self._tx.run("save_places", items=items)
 
     async def drop(self) -> None:
-        """Begin anew: nothing is left that was not looked at."""
+        """Start over: everything has been looked at."""
         if self._kept:
             names = {"workspace": self._workspace, "agent": self._agent_id, "wants": self._wants}
             await self._tx.run("drop_places", **names, before=self._tx.now - FORGET_SEC)
@@ -67,7 +67,7 @@ def _key_hash(claim_filter: ClaimFilter) -> str:
 
 
 class Scan(Heads):
-    """Reads the lanes on, and says of each row whether it fits."""
+    """Continues to read the lanes, and decides for each row whether it fits."""
 
     def __init__(self, tx: Tx, places: Places, fits: Fits, mixed: AbstractSet[int]) -> None:
         super().__init__(tx)
@@ -77,7 +77,7 @@ class Scan(Heads):
         self._left = MAX_ROWS
         self._reached: dict[int, Place] = {}
         self.unfinished = False
-        """Whether there is more than this claim looked at."""
+        """Whether there are rows that this claim has not looked at."""
 
     async def read(self, places: dict[int, Place], count: int) -> tuple[Sequence[Row], set[str], set[int]]:
         if self._left <= 0:
@@ -95,7 +95,7 @@ class Scan(Heads):
         return rows, {row["id"] for row in rows} - await self._fits(rows), {lane for lane in places if got[lane] < each}
 
     async def _jump(self, places: dict[int, Place]) -> None:
-        """Go on where the last claim of this agent ended."""
+        """Continue where the agent's last claim ended."""
         if self._left <= MAX_ROWS - HEAD_ROWS:
             for lane, place in places.items():
                 kept = await self._places.of(lane)
@@ -103,7 +103,7 @@ class Scan(Heads):
                     self._reached[lane] = places[lane] = kept
 
     async def save(self, *, to_the_end: bool) -> None:
-        """A lane that was looked through waits at its end until all of them were."""
+        """A finished lane stays at its end until all lanes are finished."""
         if self.unfinished:
             await self._places.save(self._reached)
         elif to_the_end and self._left <= MAX_ROWS - HEAD_ROWS:

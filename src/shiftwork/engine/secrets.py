@@ -1,4 +1,4 @@
-"""Secrets at rest: those of sinks and hooks are encrypted where the process has a key for them.
+"""Secrets at rest: encrypts those of sinks and hooks if the process has a key.
 
 A key file holds one key a line, each 32 random bytes in URL-safe base64. The first encrypts, all decrypt, so that a key
 is changed by putting a new one in front. Without a key file secrets are stored as they are.
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 VARIABLE = "SHIFTWORK_SECRETS_KEY_FILE"
 SEALED = "fernet:"
-"""What is encrypted begins with this; no secret that we make or take for signing does."""
+"""The prefix of encrypted secrets; no secret that we create or accept begins with it."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class SecretBox:
-    """Seals and opens secrets; without keys it hands them on as they are."""
+    """Encrypts and decrypts secrets; without keys it passes them through."""
 
     def __init__(self, keys: MultiFernet | None = None) -> None:
         self._keys = keys
@@ -50,7 +50,7 @@ _HINT = f"Name the key file it was encrypted with: `serve --secrets-key FILE` or
 
 
 def open_secret_box(path: str | None) -> SecretBox:
-    """With the keys of the file named here or by SHIFTWORK_SECRETS_KEY_FILE; without keys where there is none."""
+    """Load the keys of the file named here or by SHIFTWORK_SECRETS_KEY_FILE; without a file there are no keys."""
     chosen = path or os.environ.get(VARIABLE) or None
     return SecretBox() if chosen is None else SecretBox(_keys_of(Path(chosen)))
 
@@ -69,7 +69,7 @@ def _keys_of(path: Path) -> MultiFernet:
         raise InputError(f"the key file {path} cannot be read: {error.strerror}", where=str(path)) from None
     if mode & _OTHERS:
         raise InputError(
-            f"the key file {path} can be used by others", where=str(path), hint="Make it yours alone: chmod 600."
+            f"other users can access the key file {path}", where=str(path), hint="Restrict it to its owner: chmod 600."
         )
     try:
         keys = [Fernet(line) for line in lines]

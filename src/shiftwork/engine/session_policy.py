@@ -1,4 +1,4 @@
-"""Whether the next attempt may resume the agent's own conversation after a failure, or must begin a fresh one."""
+"""Decides whether the attempt after a failure resumes the agent's session or begins a fresh one."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class SessionHistory(NamedTuple):
     """What is known about a session when an attempt fails."""
 
     resumed: bool
-    """The attempt was handed the session, or one that it continued from."""
+    """Whether the attempt was given the session, or one that it continued from."""
     failed_resumes: int
-    """Attempts before this one that resumed it and failed."""
+    """Earlier attempts that resumed it and failed."""
 
 
 class SessionOutcome(NamedTuple):
-    """What becomes of a session."""
+    """The decision about a session."""
 
     failed_resumes: int
     retired: str | None
-    """Why it is not handed out again; None where it is kept."""
+    """Why it is retired; None if it is kept."""
 
 
 def after_failure(session: Session, past: SessionHistory, reason: str, *, counted: bool) -> SessionOutcome:
-    """An attempt that is not counted says nothing about its session, unless its reason does."""
+    """An uncounted attempt says nothing about its session, unless its reason does."""
     failed = past.failed_resumes + (past.resumed and counted)
     if reason in reasons.UNSAFE_SESSION:
         return SessionOutcome(failed, f"{reason} makes it unsafe to resume")

@@ -1,4 +1,4 @@
-"""Subtasks: added to the running task's own DAG, with the parent going on or waiting for them."""
+"""Adds subtasks to the running task's own DAG; the parent continues or waits for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from shiftwork.waits.model import WaitResult
 from shiftwork.waits.open_waits import claimed, suspend
 
 SUBTASKS = "subtasks"
-"""What a spawn under a name keeps as its step: the ids of what it made."""
+"""The step stored by a named spawn: the ids of its subtasks."""
 
 
 async def spawn(
@@ -44,11 +44,11 @@ async def spawn(
     name: str | None = None,
     any_end: bool = False,
 ) -> list[Submitted]:
-    """Add subtasks under a live claim. With `wait` the parent gives its slot back until they are all completed.
+    """Add subtasks under a live claim. With `wait`, the parent frees its slot until they are all completed.
 
-    With `any_end` it comes back once they have all ended, whatever the outcome.
+    With `any_end`, it resumes once they have all ended, whatever the outcome.
 
-    Under a name it is done once in the life of the task: called again, it answers with the subtasks of the first call.
+    A named spawn happens once in the life of the task: a repeat returns the subtasks of the first call.
     """
     if caller.workspace is not None:
         await capacity.enter(tx, engine, caller.workspace)
@@ -67,7 +67,7 @@ async def spawn(
     if name is not None:
         await steps.keep(tx, engine, row.workspace, token, name, as_json({SUBTASKS: [task.id for task in made]}))
     subtasks = [uuid for uuid in (ids.parse(task.id) for task in made) if uuid is not None]
-    # A subtask that waits for its own parent would never run, whether or not the parent waits for it.
+    # A subtask that depends on its own parent would never run, whether or not the parent waits for it.
     await tx.advisory_lock(f"edges:{row.workspace}")
     found = await resolve(tx, row.workspace, {each: each for each in subtasks})
     await refuse_outer_cycle(work, {row.root_id: [dependency.root for dependency in found.values()]})
@@ -81,7 +81,7 @@ async def spawn(
 def _as_found(
     work: UnitOfWork, made: Submitted, found: Mapping[str, Dependency], failed: Mapping[str, FailedDependency]
 ) -> Submitted:
-    """As it is now: one that was there before may have moved, and by its state the caller knows whether it waits."""
+    """The subtask's current state: an existing one may have moved, and the state tells the caller whether it waits."""
     dependency = found.get(ids.parse(made.id) or "")
     if not made.duplicate or dependency is None:
         return made
@@ -91,7 +91,7 @@ def _as_found(
 async def _spawned_before(
     work: UnitOfWork, row: TaskRow, token: Token, name: str
 ) -> list[tuple[str, Dependency]] | None:
-    """The subtasks that are kept under this name, in order; None where nothing was spawned under it."""
+    """The subtasks stored under this name, in order; None if nothing was spawned under it."""
     kept = await steps.recall(work.tx, token, name)
     if kept is None:
         return None
@@ -104,7 +104,7 @@ async def _spawned_before(
 
 
 def _purged(task_id: str) -> Dependency:
-    """A subtask that is gone for good: it ended, and nothing comes of it."""
+    """A purged subtask: it ended, and its result is gone."""
     return Dependency(ids.parse(task_id) or task_id, State.CANCELLED, missing=True)
 
 
@@ -117,7 +117,7 @@ async def _purged_before(tx: Tx, workspace: str, task_ids: Sequence[str]) -> dic
 async def _answer_again(
     work: UnitOfWork, row: TaskRow, before: Sequence[tuple[str, Dependency]], *, wait: bool, any_end: bool
 ) -> list[Submitted]:
-    """The answer of the first call. What is done is not waited for once more."""
+    """Repeat the answer of the first call. Subtasks that are done are not awaited again."""
     before = [each for each in before if any_end or not each[1].missing]
     states = {each: _status(work, dependency) for each, dependency in before}
     if wait:
@@ -135,7 +135,7 @@ async def _trace_of(tx: Tx, row: TaskRow) -> str | None:
 
 
 def _signed(prepared: Prepared, passed_on: Mapping[str, str | None]) -> Prepared:
-    """Anyone who spawns has created it, in the trace of its own task, unless the caller says otherwise."""
+    """The parent's agent is the creator, in the parent's trace, unless the caller says otherwise."""
     own = {name: value for name, value in passed_on.items() if value and getattr(prepared.new, name) is None}
     if not own:
         return prepared
@@ -147,9 +147,9 @@ def _signed(prepared: Prepared, passed_on: Mapping[str, str | None]) -> Prepared
 async def wait_for(
     tx: Tx, engine: Engine, caller: Caller, token: Token, references: Sequence[str], *, any_end: bool = False
 ) -> WaitResult:
-    """Give the slot back until these tasks are done; where they all are, the task keeps it and continues.
+    """Free the slot until these tasks are done; if they already are, the task keeps it and continues.
 
-    With `any_end` they are done once they have ended, whatever the outcome.
+    With `any_end`, they are done once they have ended, whatever the outcome.
     """
     work = UnitOfWork(tx, engine, caller)
     row = await claimed(work, token, need_running=True)
@@ -168,18 +168,18 @@ async def wait_for(
 
 
 async def _refuse_deep(work: UnitOfWork, row: TaskRow, limits: Spawn) -> None:
-    """Tasks that spawn tasks that spawn tasks: somewhere it ends."""
+    """Bound the depth of tasks that spawn tasks."""
     above = await work.tx.one("ancestors_of", id=row.id, most=limits.max_depth)
     if above is not None and above["depth"] >= limits.max_depth:
         raise SpawnLimit(
-            f"task {ids.show_task(row.id)} lies {above['depth']} deep; the maximum is {limits.max_depth} deep",
+            f"task {ids.show_task(row.id)} is {above['depth']} levels deep; the maximum is {limits.max_depth}",
             where="tasks",
             limit="spawn.max_depth",
         )
 
 
 async def _refuse_many(work: UnitOfWork, row: TaskRow, limits: Spawn) -> None:
-    """Counted when they are written, so that those which turned out to exist count once."""
+    """Check after they are written, so that duplicates count once."""
     below = await work.tx.one("count_subtasks", id=row.id)
     if below is not None and below["subtasks"] > limits.max_subtasks:
         raise SpawnLimit(
@@ -190,13 +190,13 @@ async def _refuse_many(work: UnitOfWork, row: TaskRow, limits: Spawn) -> None:
 
 
 def _status(work: UnitOfWork, dependency: Dependency) -> str:
-    """As this verb leaves it: what it has cancelled is not saved yet."""
+    """The state set by this verb: its cancellations are not saved yet."""
     root = work.rows.get(dependency.root)
     return root.status if root is not None and root.newest_id is None else dependency.status
 
 
 def _seen_status(work: UnitOfWork, dependency: Dependency, failed: Mapping[str, FailedDependency]) -> str:
-    """As the parent sees it: what failed once and let it go on stays so, even if it was retried since."""
+    """The state as the parent sees it: a failure that let it continue stays one, even if the task was retried since."""
     known = failed.get(dependency.root)
     return _status(work, dependency) if known is None else known.status
 
@@ -204,9 +204,9 @@ def _seen_status(work: UnitOfWork, dependency: Dependency, failed: Mapping[str, 
 async def _park_unless_done(
     work: UnitOfWork, row: TaskRow, above: Sequence[Dependency], *, any_end: bool
 ) -> dict[str, FailedDependency]:
-    """Where nothing is left to wait for, the claim holds and the work continues.
+    """Suspend the task, unless nothing is left to wait for: then the claim holds and the work continues.
 
-    With `any_end`: what has ended without success, by the root of its lineage.
+    With `any_end`, pass what has ended without success, by the root of its lineage.
     """
     states = {each.root: _status(work, each) for each in above}
     failed = await _failed(work, row, above) if any_end else {}
@@ -218,7 +218,7 @@ async def _park_unless_done(
 
 
 async def _failed(work: UnitOfWork, row: TaskRow, above: Sequence[Dependency]) -> dict[str, FailedDependency]:
-    """What of these let the parent go on before without success, and what has ended so by now."""
+    """Those that failed and that the parent has continued without before, or has ended without success by now."""
     wanted = {each.root for each in above}
     edges = [edge for edge in await work.tx.all("edges_of", items=[(row.root_id,)]) if edge["dependency"] in wanted]
     seen = {ids.parse(each.task_id) or "": each for each in failed_dependencies(edges)}
@@ -236,7 +236,7 @@ async def _wait_edges(
     *,
     any_end: bool,
 ) -> None:
-    """The parent depends on these from now on. What has failed already is kept as it is now."""
+    """Make the parent depend on these. Failures so far are recorded as they are now."""
     edges = []
     for root, status in sorted(states.items()):
         failure = as_json(failed[root]) if root in failed else None
@@ -253,7 +253,7 @@ async def _suspend(
     *,
     any_end: bool,
 ) -> None:
-    """Wait for these: the parent comes back when the last one completes or ends, and pays no attempt."""
+    """Wait for these: the parent resumes when the last one completes or ends, without a counted attempt."""
     roots = sorted(states)
     await paths.lengthen(work, dict.fromkeys(roots, row.path_weight + 1))
     await _wait_edges(work, row, states, failed, any_end=any_end)

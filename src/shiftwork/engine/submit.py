@@ -38,10 +38,10 @@ PATH_PENDING = write_path(move(State.CREATED, "accept"))
 
 
 class DagFields(NamedTuple):
-    """What is said about a batch as a whole."""
+    """The fields of a batch as a whole."""
 
     together: bool = False
-    """One DAG for all, even where no edge joins them."""
+    """One DAG for all tasks, even if no edge connects them."""
     title: str | None = None
     created_by: str | None = None
     budget_ceiling: int | None = None
@@ -53,15 +53,15 @@ NO_DAG = DagFields()
 
 
 class Origin(NamedTuple):
-    """Where the tasks come from, for their rows and events."""
+    """The origin of the tasks, for their rows and events."""
 
     verb: str = "submitted"
     parent_id: str | None = None
     budget_id: str | None = None
     admitted: bool = False
-    """They come in however full the queue is."""
+    """Accept them even if the queue is full."""
     waited_by: int | None = None
-    """How long a chain waits for the parent that waits for them all, where it does."""
+    """The length of the chain behind a parent that waits for them all."""
 
 
 async def submit(
@@ -75,7 +75,7 @@ async def submit(
     origin: Origin | None = None,
     work: UnitOfWork | None = None,
 ) -> list[Submitted]:
-    """Create the tasks of a batch that are new, answer with the existing ones for those that are not.
+    """Create the new tasks of a batch; for duplicates, return the existing tasks.
 
     Without `lanes`, this process must know the lanes of the batch already.
     """
@@ -106,7 +106,7 @@ async def submit(
     if not origin.admitted:
         await capacity.admit(work, workspace, (item.prepared.new.priority for item in items))
     if any(joined) or any(item.name for item in (*items, *(each.item for each in twice))):
-        # The way back may lead through tasks of this batch that no one could name before.
+        # A cycle may lead through tasks of this batch whose ids were not known before.
         await refuse_outer_cycle(work, {c: [p.root for p in a] for c, a in edges.items() if a})
     rows = await _insert(work, workspace, items, edges, lanes, dag, origin)
     await inherit_fate(work, edges)
@@ -122,7 +122,7 @@ async def submit(
 async def _submit_plain(
     work: UnitOfWork, workspace: str, batch: Sequence[Prepared], made: Sequence[str], lanes: Mapping[LaneKey, int]
 ) -> list[Submitted]:
-    """Tasks with nothing around them: a row, a body, tags and an event each. What tasks share is worked out once."""
+    """Submit plain tasks: a row, a body, tags and an event each. Shared values are computed once."""
     places, alike = _Places(lanes, work.now), dict[Any, _Alikes]()
     rows: list[tuple[Any, ...]] = []
     with garbage.put_off(len(batch)):
@@ -148,11 +148,11 @@ async def _submit_plain(
 
 
 class _Alikes(NamedTuple):
-    """New plain tasks whose rows differ in their ids alone."""
+    """New plain tasks whose rows differ only in their ids."""
 
     head: tuple[Any, ...]
     tail: tuple[Any, ...]
-    """The row before and after the ids of its DAG and lineage, which are its own."""
+    """The row's values before and after the ids of its DAG and lineage."""
     event: Alike
     tasks: list[BatchItem]
 
@@ -181,7 +181,7 @@ def _answer(work: UnitOfWork, item: Item, row: tuple[Any, ...], above: Sequence[
 
 
 def lanes_of(batch: Sequence[Prepared]) -> set[LaneKey]:
-    """The lanes of a batch; hashing one costs more than to see that the next task has the same plan."""
+    """The lanes of a batch; comparing plans first is cheaper than hashing every lane."""
     plans = {id(prepared.plan): prepared.plan for prepared in batch}
     return {plan.lane for plan in plans.values()}
 
@@ -226,7 +226,7 @@ async def _refuse_used_ids(tx: Tx, items: list[Item]) -> None:
     if not given:
         return
     used = await tx.all("names_in_use", items=given) or await tx.all("archived_states", items=given)
-    used = used or await tx.all("purged", items=given)  # its fences must not begin again
+    used = used or await tx.all("purged", items=given)  # fences must not restart
     used = used or await tx.all("aliases_of", items=given)
     if used:
         item = next(i for i in items if i.id == used[0]["id"])
@@ -282,9 +282,9 @@ async def _edges(
 
 
 async def _lock_joined(work: UnitOfWork, workspace: str, references: Mapping[str, str]) -> None:
-    """Existing tasks that get dependents change with them: their DAG and their place in the critical path.
+    """Lock existing tasks that get dependents: their DAG and their critical path change.
 
-    Locked once and for good, in the order of ids: two that share a lock first would wait for each other for more.
+    Locked exclusively at once, in id order: two transactions that share a lock first would deadlock on upgrading it.
     """
     known = set((await dependencies.uuids(work.tx, workspace, references)).values())
     if known:
@@ -294,7 +294,7 @@ async def _lock_joined(work: UnitOfWork, workspace: str, references: Mapping[str
 async def _settle_inputs(
     work: UnitOfWork, workspace: str, items: list[Item], edges: dict[str, list[Dependency]], local: dict[str, str]
 ) -> list[Item]:
-    """What the tasks refer to exists, and names that only this batch knows become ids."""
+    """Check that references exist, and turn batch-local names into ids."""
     referring = [
         inputs.NewTaskInputs(
             item.id, item.prepared, frozenset(dependency.root for dependency in edges.get(item.id, ()))
@@ -320,7 +320,7 @@ def _refuse_cycle(items: list[Item], edges: dict[str, list[Dependency]]) -> None
 
 
 async def inherit_open_fate(work: UnitOfWork, row: TaskRow) -> None:
-    """The same for a task that waits again: what it waits for may have ended while it did not."""
+    """The same for a task that waits again: its dependencies may have ended meanwhile."""
     if row.status != State.PENDING:
         return
     edges = await work.tx.all("edges_of", items=[(row.root_id,)])
@@ -364,7 +364,7 @@ async def _insert(
 
 
 async def _stop_at_guards(work: UnitOfWork, items: list[Item], rows: list[tuple[Any, ...]]) -> dict[str, guard.Request]:
-    """Of the tasks that would be ready, those a person must approve first: their rows say so from the beginning."""
+    """Stop tasks that a person must approve before they become ready: their rows are written in that state."""
     stopped: dict[str, guard.Request] = {}
     for place, (item, row) in enumerate(zip(items, rows, strict=True)):
         settings = item.prepared.settings
@@ -384,7 +384,7 @@ def _request(work: UnitOfWork, item: Item, settings: Settings) -> guard.Request 
 
 
 class _Places:
-    """Where new tasks stand: worked out once for those that are alike, as the tasks of a batch mostly are."""
+    """Ranks of new tasks, computed once for equal ones, as most tasks of a batch are."""
 
     def __init__(self, lanes: Mapping[LaneKey, int], now: float) -> None:
         self._lanes = lanes
@@ -407,9 +407,9 @@ class _Places:
 async def _dags(
     work: UnitOfWork, workspace: str, items: list[Item], edges: dict[str, list[Dependency]], dag: DagFields
 ) -> tuple[dict[str, str], set[str]]:
-    """The DAG of each task, and which of these existed before; a lone task is not in the answer.
+    """The DAG of each task, and which of these existed before; standalone tasks are left out.
 
-    Rows of new DAGs are written here, empty. What is submitted as a DAG keeps to itself, whatever it depends on.
+    Writes empty rows of new DAGs. Tasks submitted as a DAG stay in it, whatever they depend on.
     """
     groups: list[list[str]] = []
     joined: dict[str, str] = {}
@@ -442,7 +442,9 @@ async def _dags(
 
 
 def _joining(groups: list[list[str]], edges: dict[str, list[Dependency]]) -> tuple[list[list[str]], dict[str, str]]:
-    """Groups that make a DAG of their own, and the DAG of each task that joins one: of its first dependency there."""
+    """Groups that form a new DAG, and for each task that joins an existing one, the DAG of its first dependency
+    there.
+    """
     fresh, joined = [], {}
     for group in groups:
         found = next((p.dag_id for id_ in group for p in edges[id_] if p.dag_id is not None), None)
@@ -462,7 +464,7 @@ async def _budgets(
     dag: DagFields,
     origin: Origin,
 ) -> dict[str, str]:
-    """The budget of each task that stands under one; mostly there is none."""
+    """The budget of each task that has one; most have none."""
     trees = any(item.prepared.new.tree_budget_usd is not None for item in items)
     if not items or not (trees or joined or dag.budget_ceiling is not None or origin.budget_id is not None):
         return {}
@@ -476,9 +478,9 @@ async def _budgets(
 
 
 async def join_dag(work: UnitOfWork, workspace: str, dag_id: str) -> None:
-    """Make sure the DAG has a row; a lone task's DAG gets one when it stops being lone."""
+    """Make sure the DAG has a row; that of a standalone task is written when another task joins."""
     locked = await work.tx.all("lock_dags", items=[(dag_id,)])
-    if not locked:  # a lone task that ends now must find the row we make
+    if not locked:  # a standalone task that ends now must find the row we write
         await work.tx.all("lock_tasks", items=[(dag_id,)])
         locked = await work.tx.all("lock_dags", items=[(dag_id,)])
     if locked and locked[0]["workspace"] == workspace:
@@ -529,7 +531,7 @@ def _row(
 
 _ID, _STATUS, _HOLD, _LANE, _DAG = (INSERTED.index(name) for name in ("id", "status", "hold", "lane", "dag_id"))
 assert INSERTED[0] == "id"
-assert INSERTED[_DAG + 1] == "root_id"  # as `_submit_plain` lays rows out
+assert INSERTED[_DAG + 1] == "root_id"  # the layout of `_submit_plain`
 _READY, _PENDING, _WAITING_APPROVAL = State.READY.value, State.PENDING.value, State.WAITING_APPROVAL.value
 _PATHS = {_READY: PATH_READY, _PENDING: PATH_PENDING, _WAITING_APPROVAL: guard.PATH_STOPPED}
 
@@ -562,7 +564,7 @@ async def _write_tags(work: UnitOfWork, workspace: str, tasks: Iterable[tuple[st
 
 
 async def _schedule(work: UnitOfWork, items: list[Item], rows: list[tuple[Any, ...]]) -> None:
-    """Let tasks wait for their time."""
+    """Schedule tasks that wait for their time."""
     waits = [
         schedule.opened(row[_ID], row[_ID], row[1], epoch(item.prepared.new.run_at), work.now)
         for item, row in zip(items, rows, strict=True)

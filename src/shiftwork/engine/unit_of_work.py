@@ -1,6 +1,7 @@
 """One verb's unit of work: rows locked, changed, and saved together with attempts, keys, agents, DAGs and events.
 
-Features take part in it as the engine's `participants`: they hear of the ends of attempts, and save what follows.
+Features take part in it as the engine's `participants`: they are notified of the ends of attempts, and save what
+follows.
 
 Locks are taken in one order: tasks by id (ended, then dependents), DAGs, agents, then what participants lock, in their
 order; events and alerts come last.
@@ -32,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 _COMPLETED = write_path([State.RUNNING, State.VALIDATING, State.COMPLETED])
 _LONE = '{"dag":"completed"}'
 _DAG_ENDS = {"completed": "completed", "cancelled": "cancelled", "dead_lettered": "failed", "failed": "failed"}
-"""How a DAG of one task has ended, by the last state of that task."""
+"""The outcome of a single-task DAG, by the task's last state."""
 P = TypeVar("P", bound="Participant")
 
 
@@ -50,9 +51,9 @@ class UnitOfWork:
         self.now = tx.now
         self.rows: dict[str, TaskRow] = {}
         self.status_before: dict[str, str] = {}
-        """Of each row, as it was loaded."""
+        """The state of each row when it was loaded."""
         self.hold_before: dict[str, str] = {}
-        """The same, of rows that had a hold."""
+        """The hold of each row that had one when it was loaded."""
         self.changed: dict[str, None] = {}
         """Ids of rows to save."""
         self._events: list[NewEvent] = []
@@ -70,13 +71,14 @@ class UnitOfWork:
         self._lost_agents: set[tuple[str, str]] = set()
         self.dag_cancellers: dict[str, str] = {}
         self.requests: dict[Token, str] = {}
-        """By claim, where this transaction joins several requests."""
+        """The request id by claim, if this transaction joins several requests."""
         self.found: Row = {}
-        """What there is at all that the ends of attempts can touch; read before anything is written, if a part asks."""
+        """Which kinds of state the ends of attempts can affect; read before anything is written, if a participant needs
+        it."""
 
     @functools.cached_property
     def _parts(self) -> dict[type[Any], Any]:
-        """Made when they are first asked for: a plain submission needs none of them."""
+        """Created on first access: a plain submission needs none of them."""
         return {kind: kind(self) for kind in self.engine.participants}
 
     def part(self, kind: type[P]) -> P:
@@ -85,13 +87,13 @@ class UnitOfWork:
         return found
 
     async def load_locked(self, rows: Iterable[Row]) -> None:
-        """Whole rows that this transaction has locked already."""
+        """Add whole rows that this transaction has already locked."""
         for row in rows:
             self.attach(load(row))
         await self._lock_roots()
 
     async def lock(self, task_ids: Iterable[str]) -> list[TaskRow]:
-        """Lock rows by id. Ids without a row are simply not in the answer."""
+        """Lock rows by id. Ids without a row are left out."""
         wanted = list(dict.fromkeys(task_ids))
         missing = sorted(i for i in wanted if i not in self.rows)
         if missing:
@@ -116,11 +118,11 @@ class UnitOfWork:
         return row
 
     async def settings(self, rows: Sequence[TaskRow]) -> dict[str, Settings]:
-        """What is in force for each row; bodies are read only for tasks with settings of their own."""
+        """The effective settings of each row; bodies are read only for tasks with settings of their own."""
         return await self.in_force([(row.id, row.workspace, row.type, row.own_settings) for row in rows])
 
     async def in_force(self, tasks: Sequence[tuple[str, str, str, bool]]) -> dict[str, Settings]:
-        """The same for tasks of which no more is known than id, workspace, type and whether they brought settings."""
+        """The same, given only id, workspace, type and whether the task has settings of its own."""
         unread = [(id_,) for id_, _, _, own in tasks if own and id_ not in self._own_settings]
         if unread:
             for body in await self.tx.all("read_bodies", items=unread):
@@ -143,7 +145,7 @@ class UnitOfWork:
         return rows[0]
 
     def move(self, row: TaskRow, *transitions: str) -> str:
-        """Take these transitions; answers the path as events write it."""
+        """Take these transitions; returns the path in the form of events."""
         return self.apply_path(row, move(row.state, *transitions))
 
     def apply_path(self, row: TaskRow, path: list[State]) -> str:
@@ -153,14 +155,14 @@ class UnitOfWork:
         return write_path(path)
 
     def touch(self, row: TaskRow) -> None:
-        """A change that counts: a new version, saved at the end."""
+        """Mark the row as changed: it gets a new version and is saved at the end."""
         if row.id not in self.changed:
             row.version += 1
             row.updated_at = self.now
             self.changed[row.id] = None
 
     def mark_ready(self, row: TaskRow, settings: Settings) -> None:
-        """The row has become ready: give it its place and wake who may take it."""
+        """Make the row ready: compute its place and wake claims that may take it."""
         row.place(settings, self.now)
         self.tx.wake(row.lane)
 
@@ -175,7 +177,7 @@ class UnitOfWork:
         fence: int | None = None,
         actor: str | None = None,
     ) -> None:
-        """One event for this verb and task."""
+        """Add an event for this verb and task."""
         if path is not None and path.rpartition(">")[2] in ENDED:
             self.tx.announce_end(row.root_id)
         self._events.append(
@@ -200,7 +202,7 @@ class UnitOfWork:
     def emit_for(
         self, workspace: str, verb: str, *, dag_id: str | None = None, data: dict[str, Any] | None = None
     ) -> None:
-        """An event that is about no single task."""
+        """Add an event that concerns no single task."""
         caller = self.caller
         self._events.append(
             NewEvent(self.now, workspace, verb, caller.actor, dag_id=dag_id, request_id=caller.request_id, data=data)
@@ -219,9 +221,9 @@ class UnitOfWork:
         verdict: str | None = None,
         lost: bool = False,
     ) -> None:
-        """Write the attempt's only row, and let the claim go.
+        """Write the attempt's only row, and clear the claim.
 
-        A lost attempt may have spent all it was allowed: its row keeps that until a late report corrects it.
+        A lost attempt may have spent its whole grant: its row says so until a late report corrects it.
         """
         assert row.agent_id is not None
         assert row.claimed_at is not None
@@ -247,12 +249,12 @@ class UnitOfWork:
         self.touch(row)
 
     def accept(self, rows: Sequence[Row], results: Mapping[Token, str], verdicts: Mapping[str, str | None]) -> None:
-        """Attempts that the statement `complete_tasks` has ended: their rows and events are written at the end."""
+        """Add attempts ended by the statement `complete_tasks`: their rows and events are written at the end."""
         self._results += [(row["id"], results[Token(row["id"], row["fence"])], verdicts.get(row["id"])) for row in rows]
         self.end_accepted(rows)
 
     def end_accepted(self, rows: Sequence[Row]) -> None:
-        """The same where the rows of the attempts are written."""
+        """The same, for attempts whose rows are already written."""
         self._accepted += rows
         for row in rows:
             self._open[row["dag_id"]] -= 1
@@ -268,7 +270,7 @@ class UnitOfWork:
         self._events.append(event)
 
     def add_batch(self, alike: Alike, items: Iterable[BatchItem]) -> None:
-        """The same event of tasks that are DAGs of their own."""
+        """Add the same event for tasks that are DAGs of their own."""
         self._batches.add(alike, items)
 
     def dead_letter(self, row: TaskRow, *, reason: str, error: str | None, poison: bool) -> None:
@@ -281,7 +283,7 @@ class UnitOfWork:
             self.alert(row.workspace, kind, row.id, type=row.type, reason=reason)
 
     def error_of(self, row: TaskRow) -> str | None:
-        """The error of a dead letter or failed attempt of this row that is not written yet."""
+        """The error of this row's dead letter or failed attempt, if that is not written yet."""
         letters = [letter[5] for letter in self._letters if letter[:2] == (row.id, row.round)]
         attempts = [attempt[11] or attempt[12] for attempt in self._attempts if attempt[0] == row.id]
         return next((error for error in (*letters, *reversed(attempts)) if error), None)
@@ -298,20 +300,20 @@ class UnitOfWork:
         )
 
     def count_in_dag(self, dag_id: str, was: str | None, now: str | None) -> None:
-        """A task of this DAG changed its state; None stands for a row that is not there yet or no longer counts."""
+        """Count a change of state in a DAG; None stands for a row that does not exist yet or no longer counts."""
         self._open[dag_id] += (now is not None and now not in FINAL) - (was is not None and was not in FINAL)
         self._settled[dag_id] += (now in SETTLED) - (was in SETTLED)
 
     def lose_agents(self, workspace: str, agents: Iterable[str]) -> None:
-        """The process of these agents has died; one that holds something elsewhere has another and continues."""
+        """Mark agents whose process died as failed; an agent with claims in another process continues."""
         self._lost_agents |= {(workspace, agent) for agent in agents}
 
-    def know_lone(self, dag_ids: Iterable[str]) -> None:
-        """These DAGs are a single task each, which is locked: none can get a row before the end."""
+    def mark_standalone(self, dag_ids: Iterable[str]) -> None:
+        """Record DAGs of a single, locked task: none of them can get a row before the commit."""
         self._lone.update(dag_ids)
 
     def supersede(self, row: TaskRow, by: str) -> None:
-        """A newer row of the lineage answers from now on."""
+        """Make a newer row the current one of its lineage."""
         root = self.rows[row.root_id]
         root.newest_id = by
         self.touch(root)
@@ -319,7 +321,7 @@ class UnitOfWork:
         self._superseded.add(row.id)
 
     def is_newest(self, row: TaskRow) -> bool:
-        """Whether this row answers for its lineage."""
+        """Whether this row is the current one of its lineage."""
         return self.rows[row.root_id].newest_id in {None, row.id}
 
     async def save(self) -> None:
@@ -369,9 +371,9 @@ class UnitOfWork:
             await self.tx.run("drop_keys", items=sorted(leaving))
 
     async def _lock_context(self) -> Sequence[Row]:
-        """The DAGs of what has changed, locked, and what else its end may touch.
+        """Lock the DAGs of changed tasks, and read what else their ends may affect.
 
-        Asked before anything is written, so that all writes can be sent together.
+        Runs before anything is written, so that all writes can be sent together.
         """
         for id_ in self.changed:
             row, was = self.rows[id_], self.status_before[id_]
@@ -387,7 +389,7 @@ class UnitOfWork:
         return any(part.asks for part in self._parts.values())
 
     def _emit_for_lone(self, lone: set[str]) -> None:
-        """A lone task is its own DAG: its last event says how that ended."""
+        """A standalone task is its own DAG: its last event reports the DAG's end."""
         self._emit_accepted(lone)
         for event in self._events:
             if event.task_id is None or event.dag_id not in lone or event.path is None:
@@ -397,7 +399,7 @@ class UnitOfWork:
                 event.data = {**(event.data or {}), "dag": status}
 
     def _emit_accepted(self, lone: set[str]) -> None:
-        """Written before the other events: an end is before what it frees."""
+        """Write these before the other events: an end precedes what it frees."""
         batches: dict[tuple[str, str, str, str | None], list[BatchItem]] = defaultdict(list)
         members: list[NewEvent] = []
         for row in self._accepted:
@@ -415,11 +417,11 @@ class UnitOfWork:
                     )
                 )  # fmt: skip
         for (workspace, agent, type_, request_id), items in batches.items():
-            self.add_batch(self.completed_alone(workspace, agent, type_, request_id), items)
+            self.add_batch(self.completion_events(workspace, agent, type_, request_id), items)
         self._events = members + self._events
 
-    def completed_alone(self, workspace: str, agent: str, type_: str, request_id: str | None) -> Alike:
-        """The event of tasks that are DAGs of their own."""
+    def completion_events(self, workspace: str, agent: str, type_: str, request_id: str | None) -> Alike:
+        """The common fields of the completion events of tasks that are DAGs of their own."""
         actor = self.caller.for_agent(agent)
         return Alike(workspace, "completed", _COMPLETED, actor, request_id, _LONE, type_)
 
@@ -443,7 +445,7 @@ class UnitOfWork:
         await self.tx.run("save_dags", items=items)
 
     async def _motion(self, dag_ids: list[str]) -> dict[str, Any]:
-        """Reads whole DAGs, so only of those that may have come to an end."""
+        """Reads whole DAGs, so call it only for those that may have ended."""
         rows = await self.tx.all("dag_motion", items=[(i,) for i in sorted(dag_ids)]) if dag_ids else []
         return {row["dag_id"]: row for row in rows}
 
@@ -458,29 +460,29 @@ class AttemptEnd(NamedTuple):
 
 
 class Participant:
-    """A feature's part in one unit of work; it does nothing where it does not say otherwise.
+    """A feature's part in one unit of work; every method defaults to doing nothing.
 
-    Its methods are called in the order in which they stand here, participants in the order in which they are declared:
-    that is the order of their locks.
+    The methods are called in the order below, the participants in the order in which they are declared: this is the
+    order of their locks.
     """
 
     asks = False
-    """Whether `save` looks into `work.found`."""
+    """Whether `save` reads `work.found`."""
 
     def __init__(self, work: UnitOfWork) -> None:
         self.work = work
 
     def attempt_ended(self, end: AttemptEnd) -> None:
-        """A claim is about to be let go; its row still has all of it."""
+        """Called before a claim is cleared; its row still holds it."""
 
     def attempts_accepted(self, rows: Sequence[Row]) -> None:
-        """Claims have ended with a result that was accepted, as the statement `complete_tasks` answers them."""
+        """Called with claims whose results were accepted, as returned by the statement `complete_tasks`."""
 
     async def before_rows(self) -> None:
-        """Nothing is saved yet: rows can still be changed."""
+        """Called before anything is saved: rows can still be changed."""
 
     async def after_rows(self) -> None:
-        """The tasks are written; DAGs and agents are not."""
+        """Called when the tasks are written, but not the DAGs and agents."""
 
     async def save(self) -> None:
         """Write what follows, once DAGs and agents are written."""
@@ -489,7 +491,7 @@ class Participant:
 def dag_status(open_: int, settled: int, motion: Any, cancelled_by: str | None) -> str:
     """Open while something can move by itself; failed when only a person can move it on.
 
-    What failed and every dependent went on without does not fail the DAG.
+    A failed task does not fail the DAG if every dependent continued without it.
     """
     moving = int(motion["moving"]) if motion else 0
     completed = int(motion["completed"]) if motion else 0
@@ -500,7 +502,7 @@ def dag_status(open_: int, settled: int, motion: Any, cancelled_by: str | None) 
 
 
 def own_settings(body: dict[str, Any]) -> dict[str, Any]:
-    """The settings a task brought itself, as a level."""
+    """The task's own settings, as a level."""
     own: dict[str, Any] = dict(body.get("settings") or {})
     if body.get("retry"):
         own["retry"] = {**own.get("retry", {}), **body["retry"]}

@@ -29,7 +29,7 @@ MAX_RUNNING = 1000
 async def poll_yields(tx: Tx, engine: Engine) -> dict[str, int]:
     """Ask running work to yield, once for each urgent task that waits."""
     known = await engine.settings_cache.load_many(tx, [row["name"] for row in await tx.all("used_workspaces")])
-    preempting = {name: resolver for name, resolver in known.items() if resolver.anywhere(_preempts)}
+    preempting = {name: resolver for name, resolver in known.items() if resolver.anywhere(preempts)}
     if not preempting:
         return NOWHERE
     work = UnitOfWork(tx, engine, Caller("maintenance:preempt"))
@@ -41,14 +41,15 @@ async def poll_yields(tx: Tx, engine: Engine) -> dict[str, int]:
     return {"asked": asked} if asked else {}
 
 
-def _preempts(settings: Settings) -> bool:
+def preempts(settings: Settings) -> bool:
+    """Whether urgent work may ask running work to yield."""
     return settings.deadline.preempt_running
 
 
 async def _look_at(work: UnitOfWork, workspace: str, resolver: Resolver) -> int:
     below = rank.URGENT_BELOW
     found = await work.tx.all("urgent_waiting", workspace=workspace, below=below, count=MOST_URGENT)
-    urgent = [row for row in found if _preempts(resolver.settings(row["type"]))]
+    urgent = [row for row in found if preempts(resolver.settings(row["type"]))]
     if not urgent:
         return 0
     agents = [row for row in await work.tx.all("list_agents", workspace=workspace) if row["status"] == "active"]
@@ -94,7 +95,7 @@ async def _ask(work: UnitOfWork, urgent: TaskRow, victim: TaskRow) -> None:
 async def asked(tx: Tx, engine: Engine, workspaces: Iterable[str], claims: Iterable[Token]) -> dict[Token, str]:
     """Of these claims, those that were asked to yield, and why; where nothing preempts, nothing is read."""
     for workspace in sorted(set(workspaces)):
-        if (await engine.settings_cache.load(tx, workspace)).anywhere(_preempts):
+        if (await engine.settings_cache.load(tx, workspace)).anywhere(preempts):
             break
     else:
         return {}

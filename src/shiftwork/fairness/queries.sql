@@ -42,7 +42,7 @@ where s.task_id is not null order by s.workspace, s.key {postgres: for update of
   select p.*, b.body ->> 'serial_key' as serial_key from picked p join bodies b on b.task_id = p.id}
 
 -- name: hold_serials
--- For rows that are locked.
+-- For locked rows.
 -- rows items: id uuid
 update tasks set hold = 'serial', version = version + 1, updated_at = :now from {items} where tasks.id = items.id
 

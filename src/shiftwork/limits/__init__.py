@@ -1,1 +1,1 @@
-"""What keeps work from being handed out: gates, breakers, cooldowns, limits, capacity and quotas."""
+"""Protection: gates, breakers, cooldowns, limits, capacity and quotas."""

@@ -17,11 +17,11 @@ from shiftwork.store.store import Row
 class Admitted(NamedTuple):
     rows: list[Row]
     models: dict[str, str]
-    """By task, where it says which models it may have."""
+    """The model of each task that restricts its models."""
 
 
 async def admit(work: UnitOfWork, gates: Gates, lanes: Sequence[Lane], chosen: list[Row]) -> Admitted:
-    """What may go now. What may not stays where it is, for others or for later."""
+    """Admit the tasks that may run now. The others stay where they are, for other claims or later."""
     models = _models(gates, lanes, chosen)
     in_turn = await serial_keys.admit(work, lanes, chosen)
     rows, changes = await _on_trial(work, gates, in_turn)
@@ -38,10 +38,10 @@ async def admit(work: UnitOfWork, gates: Gates, lanes: Sequence[Lane], chosen: l
 
 
 async def _leave(work: UnitOfWork, lanes: Sequence[Lane], in_turn: Sequence[Row], rows: Sequence[Row]) -> None:
-    """What a breaker or a limit did not let go has no serial key, either."""
-    going = {row["id"] for row in rows}
+    """Release the serial keys of tasks that a breaker or a limit refused."""
+    admitted = {row["id"] for row in rows}
     serial = {lane.id for lane in lanes if lane.key.serial is not None}
-    if left := [row for row in in_turn if row["id"] not in going and row["lane"] in serial]:
+    if left := [row for row in in_turn if row["id"] not in admitted and row["lane"] in serial]:
         await serial_keys.undo(work, left)
 
 

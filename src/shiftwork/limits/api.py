@@ -17,7 +17,8 @@ from shiftwork.operation.parameters import Accepts
 
 MAX_COOLDOWN_SEC = 366 * 86_400
 Key = Annotated[str, Meta(min_length=1, max_length=2000)]
-"""What a cooldown or a limit is about: `provider:NAME`, `account:NAME`, `model:NAME`, `type:NAME`, joined by commas."""
+"""What a cooldown or a limit applies to: `provider:NAME`, `account:NAME`, `model:NAME`, `type:NAME`, joined by
+commas."""
 Seconds = Annotated[float, Meta(gt=0, le=MAX_COOLDOWN_SEC)] | timedelta
 
 
@@ -106,7 +107,7 @@ class Quotas(Namespace, name="quotas", group="Quotas"):
     ) -> QuotaInForce:
         """Set how many tasks and bytes a workspace may store and how many tasks it may submit a minute.
 
-        What is left out or null has no limit.
+        Whatever is left out or null has no limit.
         """
 
     @operation("GET /api/quotas", "server", envelope="quotas")

@@ -13,11 +13,11 @@ Claim = tuple[str, int]
 """A task and the fence it is held under."""
 
 MAX_PROBE_SEC = 3600.0
-"""How long a task under test may take that has no execution limit of its own."""
+"""How long a test task without an execution limit of its own may take."""
 
 
 class Circuit(NamedTuple):
-    """A breaker as it stands. `opened_at` and `half_open_at` report the last time and outlive it."""
+    """The state of a breaker. `opened_at` and `half_open_at` stay after it closes and report the last time."""
 
     state: State = "closed"
     failures: int = 0
@@ -25,7 +25,7 @@ class Circuit(NamedTuple):
     opened_at: float | None = None
     half_open_at: float | None = None
     probe: Claim | None = None
-    """Whose outcome decides, while half-open."""
+    """The task whose outcome decides, while half-open."""
     probe_until: float | None = None
 
 
@@ -36,11 +36,11 @@ class TrialEnd(NamedTuple):
     outcome: str
     reason: str | None = None
     final: bool = False
-    """No further attempt follows by itself: a dead letter, or a task that rests failed."""
+    """No automatic attempt follows: a dead letter, or a task left failed."""
 
 
 def closed_until(circuit: Circuit, rule: Breaker, now: float) -> float | None:
-    """From when on the next task under test may go; None while everything flows."""
+    """When the next test task may be handed out; None while the breaker is closed."""
     if circuit.state == "closed":
         return None
     if circuit.state == "open":
@@ -49,7 +49,7 @@ def closed_until(circuit: Circuit, rule: Breaker, now: float) -> float | None:
 
 
 def put_to_test(circuit: Circuit, rule: Breaker, claim: Claim, until: float, now: float) -> Circuit | None:
-    """This claim becomes the one under test; None where there is one already, or it is too early."""
+    """Make this claim the one under test; None if there is already one, or it is too early."""
     free_at = closed_until(circuit, rule, now)
     if free_at is None or free_at > now:
         return None
@@ -58,7 +58,7 @@ def put_to_test(circuit: Circuit, rule: Breaker, claim: Claim, until: float, now
 
 
 def probe_until(timeout_sec: float | None, grace: float, claim_ttl_sec: float | None, now: float) -> float:
-    """When a trial task that never reported its end gives its place to the next."""
+    """When a test task that never reported its end makes way for the next."""
     return now + (claim_ttl_sec or 0.0) + (timeout_sec or MAX_PROBE_SEC) * grace
 
 
@@ -74,7 +74,7 @@ def after(circuit: Circuit, rule: Breaker, end: TrialEnd, now: float) -> Circuit
 
 
 def _verdict(rule: Breaker, end: TrialEnd, *, tested: bool) -> Verdict:
-    """What an end says about the type. The task under test always speaks with its first outcome."""
+    """What an end says about the type. The first outcome of the test task always counts."""
     if end.outcome == "completed":
         return "success"
     if end.outcome != "failed" or end.reason in rule.ignore:
@@ -83,7 +83,7 @@ def _verdict(rule: Breaker, end: TrialEnd, *, tested: bool) -> Verdict:
 
 
 def _succeeded(circuit: Circuit, rule: Breaker, *, tested: bool) -> Circuit:
-    """What was claimed before the breaker opened says nothing about the time since."""
+    """Ignore claims made before the breaker opened: they say nothing about the time since."""
     if tested or (circuit.state == "closed" and rule.reset_on_success == "any"):
         return circuit._replace(state="closed", failures=0, probe=None, probe_until=None)
     return circuit
@@ -97,10 +97,10 @@ def _failed(circuit: Circuit, rule: Breaker, now: float, *, tested: bool) -> Cir
 
 
 def trip(circuit: Circuit, now: float) -> Circuit:
-    """Open, from now on."""
+    """Open the breaker."""
     return circuit._replace(state="open", opened_at=now, probe=None, probe_until=None)
 
 
 def reset(circuit: Circuit) -> Circuit:
-    """Closed, with nothing counted."""
+    """Close the breaker and clear its count."""
     return circuit._replace(state="closed", failures=0, probe=None, probe_until=None)

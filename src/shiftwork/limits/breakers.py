@@ -87,7 +87,7 @@ async def rule_of(work: UnitOfWork, name: Name) -> Breaker | None:
 
 
 async def lock(work: UnitOfWork, names: Collection[Name], *, add: Collection[Name] = ()) -> dict[Name, Circuit]:
-    """The breakers of these types, locked in order; those in `add` are made where they do not exist."""
+    """Lock the breakers of these types in order; those in `add` are created if they do not exist."""
     if add:
         await work.tx.run("add_breakers", items=sorted(add))
     rows = await work.tx.all("lock_breakers", items=sorted(names)) if names else []
@@ -95,7 +95,7 @@ async def lock(work: UnitOfWork, names: Collection[Name], *, add: Collection[Nam
 
 
 async def record_ends(work: UnitOfWork, ends: Iterable[tuple[Name, TrialEnd]]) -> None:
-    """Claims have ended: count what they say about their types."""
+    """Count the outcomes of ended claims for their types."""
     by_type: dict[Name, list[TrialEnd]] = defaultdict(list)
     rules: dict[Name, Breaker] = {}
     for name, end in ends:
@@ -115,7 +115,7 @@ async def record_ends(work: UnitOfWork, ends: Iterable[tuple[Name, TrialEnd]]) -
 
 
 async def save(work: UnitOfWork, changes: Mapping[Name, Change]) -> None:
-    """Write changed breakers and their gates, and tell what became of them."""
+    """Write changed breakers and their gates, and emit events."""
     if not changes:
         return
     items = [(*name, *_columns(change.after)) for name, change in sorted(changes.items())]
@@ -160,9 +160,9 @@ def _emit(work: UnitOfWork, name: Name, circuit: Circuit) -> None:
 
 
 async def try_out(work: UnitOfWork, trials: Mapping[Name, Sequence[Row]]) -> dict[str, tuple[Name, Change] | None]:
-    """Of types on trial, the tasks that may go, by id, each with what its claim changes.
+    """The tasks of half-open types that may run, by id, each with the change its claim makes.
 
-    That is the first of its type where no one else has taken the place; all where the breaker has closed meanwhile.
+    The first of its type, if there is no other test task; all, if the breaker has closed meanwhile.
     """
     found = await lock(work, trials.keys())
     may_go: dict[str, tuple[Name, Change] | None] = {}
@@ -177,6 +177,6 @@ async def try_out(work: UnitOfWork, trials: Mapping[Name, Sequence[Row]]) -> dic
         after = breaker_policy.put_to_test(before, rule, (row["id"], int(row["fence"]) + 1), until, work.now)
         if after is not None:
             may_go[row["id"]] = name, Change(before, after, rule)
-        else:  # someone was faster, or the setting has changed since the gate was closed
+        else:  # another claim was faster, or the setting has changed since the gate was closed
             await _close(work, name, before, breaker_policy.closed_until(before, rule, work.now))
     return may_go

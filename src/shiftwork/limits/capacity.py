@@ -21,13 +21,13 @@ from shiftwork.settings.model import Level, Settings
 from shiftwork.store.store import Tx
 
 OVERFLOW = "overflow"
-"""Why a task was cancelled that was dropped from a full queue."""
+"""The cancel reason of a task dropped from a full queue."""
 
 
 async def enter(tx: Tx, engine: Engine, workspace: str) -> bool:
-    """Wait for the turn to submit, where room is limited: two that count at once would both find the last place.
+    """Lock submissions if capacity is limited: two that count at once would both find the last place.
 
-    Taken before any row is locked: anyone who holds it waits for no one who waits for it. Whether room is limited.
+    Taken before any row is locked, so that it cannot deadlock. Returns whether capacity is limited.
     """
     if capacity_policy.limits_of((await engine.settings_cache.load(tx, workspace)).settings()) is None:
         return False
@@ -36,7 +36,7 @@ async def enter(tx: Tx, engine: Engine, workspace: str) -> bool:
 
 
 async def admit(work: UnitOfWork, workspace: str, priorities: Iterable[float]) -> None:
-    """Let newcomers into free room or into the places of less urgent tasks, all or none. The turn must be taken."""
+    """Admit new tasks into free places or those of less urgent tasks, all or none. The lock must be held."""
     settings = (await work.engine.settings_cache.load(work.tx, workspace)).settings()
     limits = capacity_policy.limits_of(settings)
     newcomers = [rank.level(priority) for priority in priorities] if limits is not None else []
@@ -61,7 +61,7 @@ def _full(limits: Limits, waiting: Mapping[Level, int], level: Level, settings: 
     count, limit = (total, limits.total) if whole else (waiting.get(level, 0), limits.of(level))
     what = "tasks wait" if whole else f"tasks of level {level} wait"
     return QueueFull(
-        f"{count} {what}, at most {limit}, and none that is less urgent can give way",
+        f"{count} {what}, at most {limit}, and no less urgent task can be displaced",
         where="priority",
         hint=f"Submit it again in {settings.poll_interval_sec:g} s, when work has been taken; nothing was added.",
         level=level,
@@ -78,7 +78,7 @@ async def tally(tx: Tx, workspace: str) -> dict[Level, int]:
 async def _givers(
     work: UnitOfWork, workspace: str, settings: Settings, needy: Sequence[Level]
 ) -> tuple[list[TaskRow], list[Level]]:
-    """Who gives way to these newcomers, the least urgent level first, and the newcomers for whom no one does."""
+    """The tasks displaced by these new ones, the least urgent level first, and the new tasks without a place."""
     left, givers = list(needy), list[TaskRow]()
     if settings.overflow == "reject":
         return givers, left
@@ -92,7 +92,7 @@ async def _givers(
 
 
 async def _oldest(work: UnitOfWork, workspace: str, level: Level, count: int) -> list[TaskRow]:
-    """The first of a level to give way, class by class. Rows that someone has locked are passed over."""
+    """The first tasks of a level to be displaced, class by class. Locked rows are skipped."""
     found: list[str] = []
     for class_ in capacity_policy.CLASSES:
         if len(found) < count:
@@ -119,7 +119,7 @@ async def _give_way(work: UnitOfWork, givers: Sequence[TaskRow], settings: Setti
 
 
 def _displace(work: UnitOfWork, row: TaskRow) -> None:
-    """To the dead letters until there is room. What depends on it waits: it has not failed."""
+    """Move the task to the dead letters until there is room. Its dependents wait: it has not failed."""
     path = work.move(row, "displace")
     row.failure_reason = reasons.DISPLACED
     work.emit(row, "displaced", path, reason=reasons.DISPLACED, data={"type": row.type})
@@ -127,7 +127,7 @@ def _displace(work: UnitOfWork, row: TaskRow) -> None:
 
 
 def fills(settings: Settings, limits: Limits, waiting: Mapping[Level, int]) -> list[Finding]:
-    """The limits that are nearly or wholly used up."""
+    """The limits that are nearly or fully used up."""
     found = []
     for scope, share in capacity_policy.filled(limits, waiting).items():
         fill = capacity_policy.fill(share, settings)
@@ -171,7 +171,7 @@ def _warning(finding: Finding) -> str:
 
 
 async def check_room(work: UnitOfWork, workspace: str, settings: Settings) -> None:
-    """Tell how full the queue is where that has changed; room that was gained is noticed only here."""
+    """Report how full the queue is, if that has changed; only here is free room noticed."""
     limits, found = capacity_policy.limits_of(settings), list[Finding]()
     if limits is not None:
         await work.tx.advisory_lock(f"capacity:{workspace}")
@@ -180,7 +180,7 @@ async def check_room(work: UnitOfWork, workspace: str, settings: Settings) -> No
 
 
 async def begin_counting(tx: Tx, engine: Engine, workspace: str) -> int:
-    """Make what waits countable, where the settings in force ask for it; how many tasks were not."""
+    """Begin to count waiting tasks, if the settings require it; returns how many were not counted."""
     if not capacity_policy.is_counted((await engine.settings_cache.as_written(tx, workspace)).settings()):
         return 0
     await tx.run("read_whole_tables")
@@ -188,7 +188,7 @@ async def begin_counting(tx: Tx, engine: Engine, workspace: str) -> int:
 
 
 async def places(tx: Tx, engine: Engine, workspace: str, most: int) -> list[str]:
-    """Displaced tasks that find room now, the most urgent level first and the longest gone first in it."""
+    """Displaced tasks that now find room, the most urgent level first, the earliest displaced first within it."""
     limits = capacity_policy.limits_of((await engine.settings_cache.load(tx, workspace)).settings())
     await tx.advisory_lock(f"capacity:{workspace}")
     waiting: Counter[Level] = Counter(await tally(tx, workspace) if limits is not None else {})

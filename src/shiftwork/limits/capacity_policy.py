@@ -9,18 +9,18 @@ from typing import Literal, NamedTuple, get_args
 from shiftwork.settings.model import Level, Settings
 
 LEVELS: tuple[Level, ...] = ("low", "medium", "high")
-"""The least urgent first: the order in which levels give way."""
+"""The least urgent first: the order in which levels are displaced."""
 
 Scope = Literal["total", "high", "medium", "low"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 Fill = Literal["normal", "warning", "critical"]
 
 RECENT_SEC = 300.0
-"""A task younger than this was created recently, and gives way after the older ones."""
+"""A task younger than this counts as recent, and is displaced after older ones."""
 
 
 class Limits(NamedTuple):
-    """The most that may wait, in all and of each level; None is not a limit."""
+    """The most tasks that may wait, in total and per level; None means no limit."""
 
     total: int | None
     high: int | None
@@ -33,7 +33,7 @@ class Limits(NamedTuple):
 
 
 class Class(NamedTuple):
-    """One class of tasks that give way together, the oldest first; None does not matter."""
+    """One class of tasks that are displaced together, the oldest first; None matches either."""
 
     depends: bool
     recent: bool | None
@@ -46,12 +46,12 @@ CLASSES = (
     Class(depends=False, recent=True, retried=None),
     Class(depends=True, recent=None, retried=None),
 )
-"""Inside a level the first class gives way first: plain old tasks, then those that were tried before, then recent ones,
-then those with dependencies."""
+"""Within a level, the first class is displaced first: plain old tasks, then those tried before, then recent ones, then
+those with dependencies."""
 
 
 def limits_of(settings: Settings) -> Limits | None:
-    """The limits in force, or None where nothing is limited."""
+    """The limits in force, or None if nothing is limited."""
     quotas = settings.priority_quotas
     limits = Limits(settings.max_queue_size, quotas.high, quotas.medium, quotas.low)
     return None if limits == Limits(None, None, None, None) else limits
@@ -63,9 +63,9 @@ def is_counted(settings: Settings) -> bool:
 
 
 def in_need(limits: Limits, waiting: Mapping[Level, int], newcomers: Sequence[Level]) -> list[Level]:
-    """Which of the newcomers find no free room and need someone's place, the least urgent first.
+    """The new tasks that find no free place and must displace others, the least urgent first.
 
-    Free room goes to the least urgent, who can take no place. A level at its quota may not take free room.
+    Free places go to the least urgent tasks, which can displace none. A level at its quota gets no free places.
     """
     taken: Counter[str] = Counter(waiting)
     total = sum(waiting.values())
@@ -81,7 +81,7 @@ def in_need(limits: Limits, waiting: Mapping[Level, int], newcomers: Sequence[Le
 
 
 def below(level: Level) -> tuple[Level, ...]:
-    """The levels whose tasks give way to this one, in their order."""
+    """The levels whose tasks this one displaces, in order."""
     return LEVELS[: LEVELS.index(level)]
 
 
@@ -102,7 +102,7 @@ def fill(share: float, settings: Settings) -> Fill:
 
 
 def room(limits: Limits | None, waiting: Mapping[Level, int], level: Level) -> int | None:
-    """How many more of a level would find free room; None is not a limit."""
+    """How many more tasks of a level would find free places; None means no limit."""
     if limits is None:
         return None
     quota = limits.of(level)

@@ -29,7 +29,7 @@ WORDS: dict[Kind, str] = {
 
 
 class ProviderLimitReport(NamedTuple):
-    """A provider's limit that an agent has met: where, as far as it said, and how long to wait."""
+    """A provider's limit that an agent hit: what it applies to, as far as reported, and how long to wait."""
 
     workspace: str
     type: str
@@ -39,18 +39,18 @@ class ProviderLimitReport(NamedTuple):
     named: Key
     met: ProviderWait
     data: Any = None
-    """Of the failure, with the headers of the provider's answer."""
+    """From a failure, with the headers of the provider's answer."""
 
 
 class Cooldowns(Participant):
-    """Provider limits that are reported in one unit of work."""
+    """Provider limits reported in one unit of work."""
 
     def __init__(self, work: UnitOfWork) -> None:
         super().__init__(work)
         self._reports: list[ProviderLimitReport] = []
 
     def report(self, row: TaskRow, named: Key, met: ProviderWait, data: Any) -> None:
-        """The agent that holds this task met a provider's limit."""
+        """Record that the holder of this task hit a provider's limit."""
         assert row.agent_id is not None
         claim = row.workspace, row.type, row.id, row.fence, row.agent_id
         self._reports.append(ProviderLimitReport(*claim, named, met, data))
@@ -61,7 +61,7 @@ class Cooldowns(Participant):
 
 
 async def is_account_known(work: UnitOfWork, row: TaskRow, named: Key) -> bool:
-    """Whether the agent that holds this task, or its report, names the account that it uses."""
+    """Whether the task's holder, or its report, names the account used."""
     if named.provider is not None or named.account is not None:
         return True
     agent = await work.tx.one("read_agent", workspace=row.workspace, id=row.agent_id)
@@ -69,7 +69,7 @@ async def is_account_known(work: UnitOfWork, row: TaskRow, named: Key) -> bool:
 
 
 async def has_other_account(work: UnitOfWork, row: TaskRow, named: Key) -> bool:
-    """Whether agents use another account than that of the agent that holds this task, which is known."""
+    """Whether any agent uses another account than the task's holder, whose account is known."""
     agent = await work.tx.one("read_agent", workspace=row.workspace, id=row.agent_id)
     if agent is None or agent["provider"] is None or (named.account or agent["account"] or agent["accounts"]) is None:
         return False
@@ -79,7 +79,7 @@ async def has_other_account(work: UnitOfWork, row: TaskRow, named: Key) -> bool:
 
 
 async def begin(work: UnitOfWork, report: ProviderLimitReport) -> None:
-    """Hold back the reporter for the whole wait, the others for their share of it, and ask everyone to go slow."""
+    """Hold back the reporter for the whole wait, the others for their share of it, and ask all to slow down."""
     if report.met.signal.kind == "auth":
         await _rest_account(work, report)
         return
@@ -103,7 +103,7 @@ async def begin(work: UnitOfWork, report: ProviderLimitReport) -> None:
 
 
 async def _tell_account(work: UnitOfWork, report: ProviderLimitReport) -> None:
-    """The account's windows learn of it: from the headers of the answer, and from the refusal itself."""
+    """Update the account's windows from the headers of the answer and from the refusal itself."""
     signal = await signal_of(work, report)
     if signal.provider is None or signal.account is None:
         return
@@ -117,9 +117,9 @@ async def _tell_account(work: UnitOfWork, report: ProviderLimitReport) -> None:
 
 
 async def _rest_account(work: UnitOfWork, report: ProviderLimitReport) -> None:
-    """Refused credentials: the account rests until a person lifts it, and no other does.
+    """Refused credentials: this account alone is held back until a person lifts its cooldown.
 
-    Where the account has no name, the agent alone rests: others of the provider may have other keys.
+    If the account has no name, only the agent is held back: others of the provider may have other keys.
     """
     signal = await signal_of(work, report)
     key = Key(signal.provider, signal.account)
@@ -155,7 +155,7 @@ async def signal_of(work: UnitOfWork, report: ProviderLimitReport) -> LimitSigna
 
 
 async def _known(work: UnitOfWork, report: ProviderLimitReport) -> tuple[Row | None, Row]:
-    """The agent's registration, and the model and the account that came with the claim."""
+    """The agent's registration, and the model and account assigned with the claim."""
     agent = await work.tx.one("read_agent", workspace=report.workspace, id=report.agent_id)
     handed = await work.tx.one("handed_with_claims", items=[(report.task_id,)])
     return agent, handed if handed is not None and handed["fence"] == report.fence else {}
@@ -164,14 +164,14 @@ async def _known(work: UnitOfWork, report: ProviderLimitReport) -> tuple[Row | N
 def _reason(report: ProviderLimitReport) -> str:
     signal = report.met.signal
     window = f"{signal.window} " if signal.window else ""
-    return f"{window}{WORDS[signal.kind]} met by {report.agent_id}"
+    return f"{window}{WORDS[signal.kind]} hit by {report.agent_id}"
 
 
 async def _key(work: UnitOfWork, report: ProviderLimitReport) -> Key | None:
-    """The key of the report, completed from agent and claim, as far as the limit reaches.
+    """The key of the report, completed from agent and claim, limited to the scope of the limit.
 
-    A limit of the account is not the model's. An overloaded model is overloaded for every account; where the model is
-    not known, nothing is held back. Where nothing is known, a limit is that of the type.
+    An account's limit does not name the model. An overloaded model is overloaded for every account; if the model is
+    unknown, nothing is held back. If nothing is known, the limit applies to the type.
     """
     signal, named, scope = await signal_of(work, report), report.named, report.met.signal.scope
     known = Key(

@@ -29,7 +29,7 @@ NAMES: dict[str, GateName] = {
 """The message to callers for each kind of closed gate."""
 
 OF_TYPES = frozenset({"pause", "breaker"})
-"""Gates that are closed for a type or for everything; the others are for a key of provider, account, model and type."""
+"""Gates for a type or for everything; the others are for a key of provider, account, model and type."""
 
 
 def is_shut(gate: Row, now: float) -> bool:
@@ -37,7 +37,7 @@ def is_shut(gate: Row, now: float) -> bool:
 
 
 class Gates:
-    """The gates and limits of a workspace, as they are for one agent."""
+    """The gates and limits of a workspace that apply to one agent."""
 
     def __init__(
         self, rows: Iterable[Row], resolver: Resolver, agent: Row, claim_filter: ClaimFilter, now: float
@@ -45,10 +45,10 @@ class Gates:
         self.closed: list[Closed] = []
         self.slow_down_sec: float | None = None
         self.on_trial: set[str] = set()
-        """Types of which one task may go, to see whether it fares better."""
+        """Half-open types, of which one task may run as a test."""
         self.limits: list[Key] = []
         self.has_spare = True
-        """Whether the account has quota that would lapse; types with `use_before_reset` go only then."""
+        """Whether the account has quota that would lapse; types with `use_before_reset` run only then."""
         self._stopped: set[str] = set()
         self._resting: list[Key] = []
         self._suited: dict[int, bool] = {}
@@ -68,7 +68,7 @@ class Gates:
             if kind == "slowdown" and shut:
                 self.slow_down_sec = max(self.slow_down_sec or 0.0, until - self._now)
             elif kind == "breaker" and self._resolver.settings(scope).circuit_breaker is None:
-                return  # it was switched off while it was open
+                return  # the breaker was switched off while open
             elif kind == "breaker" and not shut:
                 self.on_trial.add(scope)
             elif shut and kind in NAMES:
@@ -102,7 +102,7 @@ class Gates:
         return self._suited[lane.id]
 
     def use(self, type_: str, model: str | None = None) -> Key:
-        """What this agent's work on such a task would use."""
+        """The key that this agent's work on such a task would use."""
         return Key(self._agent["provider"], self._agent["account"], model, type_)
 
     def rests(self, use: Key) -> bool:
@@ -126,7 +126,7 @@ class Gates:
         return None if choice is None else choice.model
 
     def may_work_on(self, type_: str, preferences: Sequence[str], fallback: Sequence[str]) -> bool:
-        """Whether what the work would use does not rest."""
+        """Whether nothing that the work would use is in cooldown."""
         if not preferences:
             return not self.rests(self.use(type_))
         return self.choose(type_, preferences, fallback) is not None
@@ -138,7 +138,7 @@ class Gates:
     def choose_for(
         self, agent: Row, claim_filter: ClaimFilter, type_: str, preferences: Sequence[str], fallback: Sequence[str]
     ) -> model_choice.Choice | None:
-        """The model that another agent would use, as far as is known here: a cooldown may be for that agent alone."""
+        """The model that another agent would use, as far as known here: a cooldown may apply to that agent alone."""
 
         def rests(model: str) -> bool:
             return self.rests(Key(agent["provider"], agent["account"], model, type_))
@@ -147,7 +147,7 @@ class Gates:
 
 
 async def wake(tx: Tx, workspace: str, opened: Iterable[Key]) -> None:
-    """Tell anyone who waits for work that a gate of these keys is open again."""
+    """Wake waiting claims because a gate of these keys is open again."""
     wanted = list(opened)
     lanes = await tx.all("lanes_of_workspace", workspace=workspace) if wanted else []
     for lane in lanes:
@@ -167,14 +167,14 @@ def _names(text: str) -> list[str]:
 
 
 def key_of(kind: str, scope: str) -> Key:
-    """What a gate is about; everything where it is closed for all."""
+    """What a gate applies to; everything if it is closed for all."""
     if kind in OF_TYPES:
         return Key() if scope == WHOLE else Key(type=scope)
     return keys.parse(scope)
 
 
 class Reason(NamedTuple):
-    """Why a ready task is not handed out, in words, and what would change that."""
+    """Why a ready task is not handed out, and what would change that, in words."""
 
     kind: str
     what: str
@@ -185,7 +185,7 @@ class Reason(NamedTuple):
 def reasons(
     rows: Sequence[Row], resolver: Resolver, lane: Lane, able: Sequence[tuple[Row, ClaimFilter]], now: float
 ) -> list[Reason]:
-    """The closed gates that keep a lane from all agents that could take its work."""
+    """The closed gates that keep a lane from every agent that could take its work."""
     views = [Gates(rows, resolver, agent, claim_filter, now) for agent, claim_filter in able]
     if any(view.open_for(lane) for view in views):
         return []

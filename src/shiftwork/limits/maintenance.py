@@ -1,4 +1,4 @@
-"""Opens gates whose time has come, and wakes the claims that wait for them."""
+"""Opens gates whose time is over, and wakes the claims that wait for them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shiftwork.store.store import Tx
 BATCH = 500
 
 
-async def open_gates(tx: Tx, engine: Engine) -> dict[str, int]:  # noqa: ARG001  # every maintenance job is given both
-    """Cooldowns and windows end with their time. A breaker stays until one task has shown that it may close."""
+async def open_gates(tx: Tx, engine: Engine) -> dict[str, int]:  # noqa: ARG001  # every maintenance job gets both
+    """Open expired cooldowns and windows. A breaker stays open until a test task succeeds."""
     due = await tx.all("due_gates", now=tx.now, count=BATCH)
     if not due:
         return {}
     names = [(row["workspace"], row["scope"], row["kind"], row["agent_id"]) for row in due]
-    await tx.run("mark_gates_told", items=[name for name in names if name[2] == "breaker"])
+    await tx.run("mark_gates_announced", items=[name for name in names if name[2] == "breaker"])
     await tx.run("drop_gates", items=[name for name in names if name[2] != "breaker"])
     opened: dict[str, list[Key]] = defaultdict(list)
     for row in due:

@@ -25,9 +25,9 @@ class Breaker(msgspec.Struct, frozen=True):
     opened_at: float | None
     half_open_at: float | None
     tested_task_id: str | None
-    """The one task that is out to see whether it fares better."""
+    """The task that is running as a test."""
     closed_until: float | None
-    """When the next task may go out to see, while it is not closed."""
+    """When the next test task may run, while it is not closed."""
     enabled: bool
     failure_threshold: int | None
     half_open_after: float | None
@@ -35,7 +35,7 @@ class Breaker(msgspec.Struct, frozen=True):
 
 
 class Cooldown(msgspec.Struct, frozen=True):
-    """A cooldown: of what, until when, for one agent or for everyone."""
+    """A cooldown: its key, its end, and whether it is for one agent or all."""
 
     key: str
     provider: str | None
@@ -45,13 +45,13 @@ class Cooldown(msgspec.Struct, frozen=True):
     agent_id: str | None
     since: float
     until: float | None
-    """Null where credentials were refused: until it is lifted."""
+    """Null if credentials were refused: it lasts until it is lifted."""
     reason: str | None
     by: str
 
 
 class LimitInForce(msgspec.Struct, frozen=True):
-    """A limit and what is used of it now."""
+    """A limit and its current use."""
 
     key: str
     requests: int | None
@@ -63,21 +63,21 @@ class LimitInForce(msgspec.Struct, frozen=True):
     requests_used: int
     tokens_used: int
     opens_at: float | None
-    """When there is room for another task, where there is none now; null also where one has to end first."""
+    """When there will be room for another task, if there is none now; null if a running task has to end first."""
     full: bool
     set_at: float
     set_by: str
 
 
 class BreakerTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename="camel"):
-    """What is said about the breakers of all types, or of one."""
+    """The breaker rules of all types, or of one."""
 
     failure_threshold: Annotated[int, Meta(ge=0, le=int(MAX_NUMBER))] | None = None
     cooldown_seconds: Annotated[float, Meta(ge=0, le=MAX_NUMBER)] | None = None
     half_open_after: Annotated[float, Meta(ge=0, le=MAX_NUMBER)] | None = None
 
     def settings(self) -> dict[str, Any]:
-        """The settings this stands for."""
+        """The equivalent settings."""
         named = {name: getattr(self, name) for name in self.__struct_fields__}
         return {f"circuit_breaker.{name}": value for name, value in named.items() if value is not None}
 
@@ -90,7 +90,7 @@ class BreakerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class QuotaInForce(msgspec.Struct, frozen=True):
-    """A workspace's quota and its use. What no limit is set on is not counted."""
+    """A workspace's quota and its use. Only what has a limit is counted."""
 
     workspace: str
     max_tasks: int | None = None
@@ -99,28 +99,28 @@ class QuotaInForce(msgspec.Struct, frozen=True):
     tasks: int | None = None
     bytes: int | None = None
     room: int | None = None
-    """How many tasks may be submitted now under the rate."""
+    """How many tasks may be submitted now within the rate."""
     set_at: float | None = None
     set_by: str | None = None
 
 
 class Backpressure(msgspec.Struct, frozen=True):
-    """How full the queue is, for producers. What no limit is set on is not counted."""
+    """How full the queue is, for producers. Only what has a limit is counted."""
 
     state: Literal["normal", "warning", "critical"]
     full: list[str]
-    """Levels that have no free room: such a task is refused, or takes a less urgent one's place."""
+    """Levels without free places: such a task is refused, or displaces a less urgent one."""
     waiting: dict[str, int]
     limits: dict[str, int | None]
     room: dict[str, int | None]
-    """How many more of each level find room; null means no limit."""
+    """How many more tasks of each level find room; null means no limit."""
     warnings: list[str]
     retry_after_sec: float | None
-    """When to try again, where a level is full."""
+    """When to try again, if a level is full."""
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """A gate that hands out nothing now: of everything (`*`), a type, or a key of provider, account, model and type."""
+    """A closed gate: for everything (`*`), a type, or a key of provider, account, model and type."""
 
     gate: GateName
     scope: str

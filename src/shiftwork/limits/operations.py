@@ -1,4 +1,4 @@
-"""What the operations on breakers, cooldowns, limits and quotas do."""
+"""Implements the operations on breakers, cooldowns, limits and quotas."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def reset(tx: Tx, engine: Engine, caller: Caller, workspace: str, type: st
 
 
 async def _configure(tx: Tx, engine: Engine, caller: Caller, workspace: str, config: BreakerConfig) -> None:
-    """Set the rules of all types and of the types named; what was set for other types is forgotten."""
+    """Set the rules of all types and of the types named; rules of other types are removed."""
     stored = await tx.all("read_settings", workspace=workspace)
     for row in stored:
         if row["key"].partition(".")[0] == "circuit_breaker":
@@ -257,7 +257,7 @@ async def set_quota(
 
 
 async def _set_quota(tx: Tx, engine: Engine, caller: Caller, workspace: str, quota: Quota) -> QuotaInForce:
-    """Without any limit the workspace has no quota any more."""
+    """Without any limit, the workspace no longer has a quota."""
     await tx.advisory_lock(f"quota:{workspace}")
     await engine.settings_cache.add(tx, workspace)
     if quota.is_empty:

@@ -1,5 +1,5 @@
 -- name: close_until
--- A gate that opens by itself. One that is closed for longer stays so.
+-- Closes a gate until a time. One that is already closed for longer keeps its time.
 -- rows items: workspace text, scope text, kind text, agent_id text, reason text, until float
 insert into gates (workspace, scope, kind, agent_id, reason, closed_at, closed_by, until)
 select workspace, scope, kind, agent_id, reason, cast(:now as {postgres: double precision}{sqlite: real}), cast(:actor as text), until from {items} where true
@@ -8,7 +8,7 @@ on conflict (workspace, scope, kind, agent_id) do update set reason = excluded.r
 where gates.until is not null and (excluded.until is null or excluded.until > gates.until)
 
 -- name: move_gates
--- The same whatever stood there before.
+-- The same, replacing any earlier time.
 -- rows items: workspace text, scope text, kind text, agent_id text, reason text, until float
 insert into gates (workspace, scope, kind, agent_id, reason, closed_at, closed_by, until)
 select workspace, scope, kind, agent_id, reason, cast(:now as {postgres: double precision}{sqlite: real}), cast(:actor as text), until from {items} where true
@@ -16,7 +16,7 @@ on conflict (workspace, scope, kind, agent_id) do update set reason = excluded.r
   closed_by = excluded.closed_by, until = excluded.until, told = false
 
 -- name: open_gates
--- For everyone they were closed to.
+-- For all agents they were closed to.
 -- rows items: workspace text, scope text, kind text
 delete from gates where (workspace, scope, kind) in (select items.workspace, items.scope, items.kind from {items})
 returning workspace, scope, kind
@@ -31,7 +31,7 @@ select * from gates where until <= :now and not told order by until, workspace, 
 delete from gates where (workspace, scope, kind, agent_id) in (
   select items.workspace, items.scope, items.kind, items.agent_id from {items})
 
--- name: mark_gates_told
+-- name: mark_gates_announced
 -- rows items: workspace text, scope text, kind text, agent_id text
 update gates set told = true where (workspace, scope, kind, agent_id) in (
   select items.workspace, items.scope, items.kind, items.agent_id from {items})
@@ -94,7 +94,7 @@ insert into claim_models (task_id, fence, model) select id, fence, model from {i
 on conflict (task_id) do update set fence = excluded.fence, model = excluded.model
 
 -- name: handed_with_claims
--- The model and the account that came with the last claim of these tasks, where it brought one.
+-- The model and account assigned with the last claim of these tasks, if any.
 -- rows items: id uuid
 select t.id as task_id, t.fence, m.model, c.account from {items} join tasks t on t.id = items.id
 left join claim_models m on m.task_id = t.id and m.fence = t.fence
@@ -118,12 +118,12 @@ select count(*) as total from (
 ) as few
 
 -- name: tally_workspace
--- A workspace begins to count what waits: also what is held or settled now, and may wait again.
+-- Begins to count a workspace's waiting tasks, including claimed or settled ones, which may wait again.
 update tasks set tallied = true where workspace = :workspace and not tallied and status not in ('completed', 'cancelled') returning id
 
 -- name: givers
--- Tasks of one level and class, the oldest first, that may give up their places and that no one works on just now.
--- What is pending and was claimed before is under way: it waits for its own subtasks, a person or a time.
+-- Tasks of one level and class, the oldest first, that may be displaced and are not locked.
+-- A pending task that was claimed before is in progress: it waits for its own subtasks, a person or a time.
 select t.id from tasks t
 where t.workspace = :workspace and case when t.priority < 30 then 'high' when t.priority < 60 then 'medium' else 'low' end = :level
   and t.tallied and t.status in ('pending', 'waiting_approval', 'ready', 'retrying') and (t.status = 'ready' or (t.status = 'pending' and t.fence = 0))
@@ -158,12 +158,12 @@ on conflict (workspace, kind, subject) do update set alert = excluded.alert, sin
 delete from conditions where (workspace, kind, subject) in (select items.workspace, items.kind, items.subject from {items})
 
 -- name: resolve_alerts
--- What they were raised about is over: no one need look at them any more.
+-- The cause of these alerts is over.
 -- rows items: workspace text, kind text, subject text
 update alerts set acknowledged_at = :now, acknowledged_by = :actor where acknowledged_at is null
   and (workspace, kind, data ->> 'subject') in (select items.workspace, items.kind, items.subject from {items})
 
--- What the operator of a server lets each workspace have.
+-- The quotas that the operator of a server sets.
 
 -- name: read_quota
 select * from quotas where workspace = :workspace

@@ -12,7 +12,7 @@ FRESH_SEC = 1.0
 
 
 class QuotaUsage(NamedTuple):
-    """What there was when it was counted, and what came since."""
+    """The counted use, and what was added since."""
 
     tasks: int
     bytes: int
@@ -20,12 +20,12 @@ class QuotaUsage(NamedTuple):
 
 
 class QuotaCache:
-    """Which workspaces have a quota, as this process knows it."""
+    """Caches which workspaces have a quota."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, bool]] = {}
         self.counted: dict[str, tuple[float, QuotaUsage]] = {}
-        """What was counted last, kept here since a refused submission keeps nothing."""
+        """The last count, cached here because a refused submission stores nothing."""
 
     async def has(self, tx: Tx, workspace: str) -> bool:
         known = self._known.get(workspace)

@@ -13,14 +13,14 @@ MINUTE = 60.0
 
 
 class Quota(Fields):
-    """The terms of a workspace, set by the operator of the server; null means no limit."""
+    """The quota of a workspace, set by the operator of the server; null means no limit."""
 
     max_tasks: Most | None = None
-    """Tasks that are stored, whatever their status: until they are archived or purged."""
+    """Stored tasks of any status, until they are archived or purged."""
     max_bytes: Most | None = None
-    """Of what was submitted, and of artifacts."""
+    """Bytes of submissions and artifacts."""
     submits_per_minute: Most | None = None
-    """Tasks, not calls. A minute's worth may come at once."""
+    """Tasks, not calls. A minute's worth may be submitted at once."""
 
     @property
     def is_empty(self) -> bool:
@@ -28,10 +28,10 @@ class Quota(Fields):
 
 
 def refilled(room: float, rate: int, elapsed: float) -> float:
-    """How many may come now, where this many could come some seconds ago."""
+    """How many may be submitted now, if this many could be some seconds ago."""
     return min(float(rate), room + rate * max(0.0, elapsed) / MINUTE)
 
 
 def wait_for(count: int, room: float, rate: int) -> float:
-    """Seconds until this many may come."""
+    """Seconds until this many may be submitted."""
     return max(0.0, (count - room) * MINUTE / rate)

@@ -1,7 +1,7 @@
-"""Quotas: what the operator of a server lets each workspace have. No verb of a workspace changes its own.
+"""Quotas that the operator of a server sets for each workspace. No workspace can change its own.
 
-What is stored is counted when a quota is set, added to by each submission, and counted anew where it seems used up:
-so nothing is counted while there is room, and what was purged makes room at the latest RECOUNT_SEC after it.
+Use is counted when a quota is set, increased by each submission, and recounted when the quota seems used up: so nothing
+is counted while there is room, and purged tasks free their room after at most RECOUNT_SEC.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shiftwork.model.errors import QuotaExceeded, TooManyRequests
 from shiftwork.store.store import Row, Tx
 
 RECOUNT_SEC = 5.0
-"""A workspace that submits against a full quota has it counted this often at most, by each process."""
+"""How often each process recounts, at most, for a workspace that submits against a full quota."""
 
 
 async def read(tx: Tx, workspace: str) -> QuotaInForce:
@@ -52,7 +52,7 @@ def _room(row: Row, quota: Quota, now: float) -> float:
 
 
 async def enter(tx: Tx, engine: Engine, workspace: str) -> bool:
-    """Whether this workspace has a quota; then its turn is held, before any row is locked."""
+    """Whether this workspace has a quota; if so, takes its lock, before any row is locked."""
     if not await engine.quotas.has(tx, workspace):
         return False
     await tx.advisory_lock(f"quota:{workspace}")
@@ -60,7 +60,7 @@ async def enter(tx: Tx, engine: Engine, workspace: str) -> bool:
 
 
 async def admit(tx: Tx, engine: Engine, workspace: str, tasks: int, size: Callable[[], int]) -> None:
-    """Count in what comes, or refuse all of it. The turn must be held."""
+    """Count a submission, or refuse all of it. The lock must be held."""
     row = await tx.one("read_quota", workspace=workspace)
     if row is None:
         return
@@ -112,7 +112,7 @@ def _over(quota: Quota, used: QuotaUsage, tasks: int, brought: int) -> tuple[str
 
 
 async def _recount(tx: Tx, engine: Engine, workspace: str, quota: Quota, used: QuotaUsage) -> QuotaUsage:
-    """What there really is: some was purged since. Seldom, or one who has no room left could keep the store busy."""
+    """Recount, since some may have been purged. Rarely, or a workspace without room could keep the store busy."""
     at, counted = engine.quotas.counted.get(workspace, (-math.inf, used))
     if time.monotonic() - at >= RECOUNT_SEC:
         counted = await count(tx, workspace, quota)

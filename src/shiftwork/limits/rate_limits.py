@@ -1,7 +1,7 @@
 """Limits in the store: what claims take of them, and what they release at their end.
 
-The row of a limit is locked last, so that anyone who waits for it keeps no one waiting; what a live claim has taken
-is stored with it and goes with the claim, in the same transaction.
+The row of a limit is locked last, so that a transaction waiting for it blocks no others; a live claim's share is stored
+with the limit and released with the claim, in the same transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Name = tuple[str, str]
 
 
 class ClaimEnd(NamedTuple):
-    """A claim that has ended, and what its task has used in tokens up to now, over all its attempts."""
+    """An ended claim, and the tokens that its task has used so far, over all attempts."""
 
     id: str
     fence: int
@@ -34,14 +34,14 @@ class ClaimEnd(NamedTuple):
 
 
 class LimitInUse(NamedTuple):
-    """A limit with what is used of it."""
+    """A limit with its current use."""
 
     limit: Limit
     used: LimitUsage
 
 
 class Limits(Participant):
-    """Gives back what the claims that one unit of work ends have taken."""
+    """Releases the shares of claims that one unit of work ends."""
 
     def __init__(self, work: UnitOfWork) -> None:
         super().__init__(work)
@@ -51,7 +51,7 @@ class Limits(Participant):
         self._end(end.row, lost=end.lost)
 
     def hand_in(self, row: TaskRow) -> None:
-        """A claim whose verdict is still to come: its agent uses nothing for it any more."""
+        """Release the share of a claim that awaits its verdict: its agent no longer uses anything."""
         self._end(row, lost=False)
 
     def _end(self, row: TaskRow, *, lost: bool) -> None:
@@ -87,7 +87,7 @@ async def lock(work: UnitOfWork, names: Collection[Name]) -> dict[Name, LimitInU
 
 
 async def take(work: UnitOfWork, workspace: str, wanted: Sequence[tuple[Row, Sequence[Key]]]) -> set[str]:
-    """Let tasks go as long as all their limits have room, in the order given; the ids of these."""
+    """Admit tasks in the order given as long as all their limits have room; returns their ids."""
     names = {(workspace, key.text) for _, of in wanted for key in of}
     taken = await lock(work, names)
     admitted, claims = set(), []
@@ -107,7 +107,7 @@ async def take(work: UnitOfWork, workspace: str, wanted: Sequence[tuple[Row, Seq
 
 
 async def release(work: UnitOfWork, endings: Sequence[ClaimEnd]) -> None:
-    """Claims have ended: their shares go back, and what has room again is opened."""
+    """Release the shares of ended claims, and open the gates of limits with room."""
     by_claim = {(ending.id, ending.fence): ending for ending in endings}
     rows = await work.tx.all("end_limit_claims", items=sorted(by_claim))
     if not rows:
@@ -126,7 +126,7 @@ async def release(work: UnitOfWork, endings: Sequence[ClaimEnd]) -> None:
 
 
 async def save(work: UnitOfWork, taken: Mapping[Name, LimitInUse]) -> None:
-    """Write what is used, close the gates of what is full, and open those of what is not."""
+    """Write the current use, close the gates of full limits, and open those of others."""
     if not taken:
         return
     ordered = sorted(taken.items())

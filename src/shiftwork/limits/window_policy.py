@@ -1,8 +1,8 @@
-"""Limits: this many claims or tokens in any stretch of this many seconds, and this many claims at the same time.
+"""Limits on claims or tokens in any window of some seconds, and on concurrent claims.
 
-A window slides. What is counted is in cells of a sixtieth of the window and leaves when the whole cell is as old
-as the window: no stretch of that length ever holds more than the limit, and room comes at most a sixtieth late. (A
-leaky bucket would be one number, but lets twice the limit through in one window.)
+The window slides. Use is counted in cells of a sixtieth of the window; a cell expires when all of it is as old as the
+window: no window ever holds more than the limit, and room appears at most a sixtieth late. (A leaky bucket would be a
+single number, but would admit twice the limit within one window.)
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ SLOTS = 60
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How much of something may be used. What is not given has no limit."""
+    """The limits on a key. Whatever is not given has no limit."""
 
     requests: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     """Claims in one window."""
     tokens: Annotated[int, Meta(ge=1, le=10**15)] | None = None
     """Tokens in one window."""
     tokens_per_task: Annotated[int, Meta(ge=1, le=10**15)] | None = None
-    """What a claim sets aside, since no one knows yet what it will use."""
+    """The tokens that a claim sets aside, because its use is not known yet."""
     window_sec: Annotated[float, Meta(ge=1, le=366 * 86400)] | None = None
     concurrency: Annotated[int, Meta(ge=1, le=10**6)] | None = None
     """Claims at the same time."""
@@ -44,14 +44,14 @@ class LimitUsage(NamedTuple):
 
 
 class LimitShare(NamedTuple):
-    """What one claim has taken of a limit."""
+    """The share of a limit taken by one claim."""
 
     at: float
     tokens: int = 0
 
 
 def problem(limit: Limit) -> str | None:
-    """What makes no sense about a limit, or None."""
+    """What is wrong with a limit, or None."""
     if limit.requests is None and limit.tokens is None and limit.concurrency is None:
         return "a limit needs requests, tokens or concurrency"
     windowed = limit.requests is not None or limit.tokens is not None
@@ -65,7 +65,7 @@ def problem(limit: Limit) -> str | None:
 
 
 def take(limit: Limit, used: LimitUsage, now: float) -> tuple[LimitUsage, LimitShare] | None:
-    """What is used with one more claim, and its share; None where there is no room."""
+    """The use with one more claim, and its share; None if there is no room."""
     if not has_room(limit, used, now):
         return None
     share = LimitShare(now, limit.tokens_per_task or 0)
@@ -75,10 +75,10 @@ def take(limit: Limit, used: LimitUsage, now: float) -> tuple[LimitUsage, LimitS
 def release(
     limit: Limit, used: LimitUsage, share: LimitShare, tokens: int | None, now: float, *, began: bool
 ) -> LimitUsage:
-    """What is used after a claim has ended. `tokens` is what it used; None where no one knows: then all it set aside.
+    """The use after a claim has ended. `tokens` is what it used; if None, everything it set aside counts.
 
-    What it did not use leaves the cell of its claim; what it used beyond that is counted now. A claim that never began
-    used nothing.
+    Unused tokens are removed from the cell of its claim; tokens beyond its share are counted now. A claim that never
+    started used nothing.
     """
     spent = (share.tokens if tokens is None else tokens) if began else 0
     live = current(limit, used, now).cells
@@ -93,7 +93,7 @@ def has_room(limit: Limit, used: LimitUsage, now: float) -> bool:
 
 
 def opens_at(limit: Limit, used: LimitUsage, now: float) -> float | None:
-    """When there is room for one more claim: now, later, or None: once a claim ends."""
+    """When there is room for one more claim: now, later, or None if a claim must end first."""
     if limit.concurrency is not None and used.held >= limit.concurrency:
         return None
     live = current(limit, used, now).cells
@@ -107,13 +107,13 @@ def opens_at(limit: Limit, used: LimitUsage, now: float) -> float | None:
 
 
 def current(limit: Limit, used: LimitUsage, now: float) -> LimitUsage:
-    """Without what is too old to count."""
+    """Without expired cells."""
     kept = tuple(cell for cell in used.cells if limit.window_sec is not None and _leaves(limit, cell.number) > now)
     return used._replace(cells=kept)
 
 
 def rescale(old: Limit, new: Limit, used: LimitUsage) -> LimitUsage:
-    """What is used, counted in the cells of a window of another length: never for a shorter time than it should be."""
+    """The use converted to a window of another length, never counted for a shorter time than it should be."""
     if old.window_sec == new.window_sec:
         return used
     cells: tuple[Cell, ...] = ()
@@ -137,7 +137,7 @@ def _leaves(limit: Limit, number: int) -> float:
 
 
 def _add(limit: Limit, cells: tuple[Cell, ...], at: float, requests: int, tokens: int) -> tuple[Cell, ...]:
-    """The cells with more, or less, in that of this time; one that has left takes nothing back."""
+    """Add to, or subtract from, the cell of this time; an expired cell is not changed."""
     if limit.window_sec is None or not (requests or tokens):
         return cells
     number = math.floor(at / _width(limit))

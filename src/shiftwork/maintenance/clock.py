@@ -1,8 +1,8 @@
 """Corrects timestamps after the clock went back, so that nothing waits for the old time.
 
-A time of the future can only have been written before. Whatever counts from such a time counts from now, so that
-leases, retries and cooldowns take as long as they should, and no task waits behind all that come after it. Schedules
-are times of the clock: a tick that has fired does not fire again.
+A time in the future can only have been written before the clock went back. Whatever counts from such a time counts from
+now instead, so that leases, retries and cooldowns take as long as they should, and no task waits behind newer ones.
+Schedules follow the clock: a tick that has fired does not fire again.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ CORRECTED = (
 
 
 def went_back(jobs: Iterable[Row], now: float) -> float:
-    """By how many seconds the clock went back, as far as the jobs can tell; 0 if it did not."""
+    """The seconds by which the clock went back, judged by the jobs' last runs; 0 if it did not."""
     newest = max((job["last_run_at"] or 0.0 for job in jobs), default=0.0)
     return newest - now if newest > now + BACK_SEC else 0.0
 
 
-async def correct(tx: Tx, engine: Engine) -> dict[str, int] | None:  # noqa: ARG001  # every job is given both
-    """Let what the clock left in the future count from now; None where it did not go back."""
-    back = went_back(await tx.all("list_duties"), tx.now)
+async def correct(tx: Tx, engine: Engine) -> dict[str, int] | None:  # noqa: ARG001  # every job gets both
+    """Make timestamps in the future count from now; None if the clock did not go back."""
+    back = went_back(await tx.all("list_jobs"), tx.now)
     if not back:
         return None
     claims = await tx.all("claims_of_the_future", now=tx.now)

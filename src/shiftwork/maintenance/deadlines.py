@@ -1,4 +1,4 @@
-"""Deadlines and expiries that pass: each is announced once, and ends its task where that is asked for."""
+"""Handles deadlines and expiries: each is announced once, and ends its task if so configured."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from shiftwork.validation import policy as verdict
 from shiftwork.waits import approval_guard
 
 OPEN = WAITING | CLAIMED_STATES
-"""States in which a deadline means something: dead letters wait for a person, whatever their deadline."""
+"""States in which a deadline matters: dead letters wait for a person, whatever their deadline."""
 
 
 async def deadlines(tx: Tx, engine: Engine) -> Counts:
-    """Announce tasks whose deadline has passed; end those of which `deadline.on_passed` says so."""
+    """Announce tasks whose deadline has passed; end them if `deadline.on_passed` says so."""
     due = await tx.all("due_deadlines", now=tx.now, count=BATCH)
     if not due:
         return {}
@@ -47,7 +47,7 @@ async def deadlines(tx: Tx, engine: Engine) -> Counts:
 
 
 async def expiries(tx: Tx, engine: Engine) -> Counts:
-    """Cancel tasks that wait for an attempt which must not begin any more."""
+    """Cancel waiting tasks that have expired."""
     due = await tx.all("due_expiries", now=tx.now, count=BATCH)
     if not due:
         return {}
@@ -68,7 +68,7 @@ def _has_passed(row: TaskRow, now: float) -> bool:
 
 
 def _announce(work: UnitOfWork, row: TaskRow, then: str, path: str | None = None, status: str | None = None) -> None:
-    """Say so once."""
+    """Announce the passed deadline, once."""
     was = status or row.status
     reason = reasons.DEADLINE_EXCEEDED if path else None
     work.emit(row, "deadline_passed", path, reason=reason, data={"deadline": row.deadline, "status": was, "then": then})
@@ -76,7 +76,7 @@ def _announce(work: UnitOfWork, row: TaskRow, then: str, path: str | None = None
 
 
 async def _fail(work: UnitOfWork, row: TaskRow, settings: Settings) -> None:
-    """End the attempt as failed; a task that has none becomes a dead letter without one."""
+    """End the attempt as failed; a task without one becomes a dead letter directly."""
     error = f"The deadline passed at {shown(row.deadline or work.now)}"
     if row.held:
         _announce(work, row, "fail")

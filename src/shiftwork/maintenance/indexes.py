@@ -8,13 +8,13 @@ from shiftwork.store.store import Tx
 PERIOD_SEC = 600.0
 
 
-async def elect(tx: Tx, engine: Engine) -> dict[str, int]:  # noqa: ARG001  # as every job is called
-    """One process of the fleet looks, once a period."""
+async def elect(tx: Tx, engine: Engine) -> dict[str, int]:  # noqa: ARG001  # every job gets both
+    """Elect one process per period."""
     return {}
 
 
 async def rebuild(engine: Engine) -> dict[str, int]:
-    """Outside of a transaction: an index is rebuilt while others use it. SQLite's remove their keys by themselves."""
+    """Runs outside a transaction: an index is rebuilt while in use. SQLite's indexes need no rebuild."""
     if engine.store.one_writer:
         return {}
     from shiftwork.store.postgres_indexes import rebuild_grown  # noqa: PLC0415  # needs the driver, an extra

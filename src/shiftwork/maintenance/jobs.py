@@ -34,7 +34,7 @@ Counts = dict[str, int]
 
 
 async def health(tx: Tx, engine: Engine) -> Counts:
-    """Mark the agents failed that went silent; `reclaim` gives what they hold to others."""
+    """Mark silent agents failed; `reclaim` then ends their claims."""
     failed = await agent_health.find_failed(tx, engine, BATCH)
     if failed is None:
         return NOWHERE
@@ -64,7 +64,7 @@ async def promote(tx: Tx, engine: Engine) -> Counts:
 
 
 async def rerank(tx: Tx, engine: Engine) -> Counts:
-    """Move the few ready tasks whose place changes by more than ageing: deadlines, escalation, starvation."""
+    """Re-rank the few ready tasks whose place changes other than by ageing: deadlines, escalation, starvation."""
     due = await tx.all("due_reranks", now=tx.now, count=BATCH)
     if not due:
         return {}
@@ -75,7 +75,7 @@ async def rerank(tx: Tx, engine: Engine) -> Counts:
         since, updated_at = row.rerank_at, row.updated_at
         work.mark_ready(row, settings[row.id])
         work.touch(row)
-        row.updated_at = updated_at  # no caller changed it; the wait for a better agent counts from here
+        row.updated_at = updated_at  # not a change by a caller; the wait for a better agent counts from here
         if since is not None and rank.starves(row.rank_facts(), settings[row.id], since, tx.now):
             waited = round(tx.now - row.aged_from)
             work.emit(row, "starved", data={"seconds": waited})
@@ -85,7 +85,7 @@ async def rerank(tx: Tx, engine: Engine) -> Counts:
 
 
 async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
-    """Mark tasks whose dependency has not come in time, or announce that it is slow; they continue once it
+    """Mark tasks whose dependency was not submitted in time, or announce that it is slow; they continue once it
     completes.
     """
     due = await tx.all("due_blocks", now=tx.now, count=BATCH)
@@ -118,7 +118,7 @@ async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
 
 
 async def _announce_slow(work: UnitOfWork, rows: list[TaskRow]) -> int:
-    """A notice to the supervisor: which known dependencies take this long, and in which state they are."""
+    """Announce which known dependencies take this long, and in which state they are."""
     waits: dict[str, dict[str, str]] = {}
     found = await work.tx.all("slow_dependencies", items=[(row.root_id,) for row in rows]) if rows else ()
     for edge in found:
@@ -132,7 +132,7 @@ async def _announce_slow(work: UnitOfWork, rows: list[TaskRow]) -> int:
 
 
 async def stale(tx: Tx, engine: Engine) -> Counts:
-    """Look for tasks whose count of open dependencies is wrong. There must be none; one that is found is repaired."""
+    """Look for tasks with a wrong count of open dependencies. There should be none; any found is repaired."""
     await _tally_strays(tx, engine)
     counts = {"serial_keys": keys} if (keys := await serial_keys.repair(tx)) else {}
     found = await tx.all("stranded", count=BATCH)
@@ -157,7 +157,7 @@ async def stale(tx: Tx, engine: Engine) -> Counts:
 
 
 async def _tally_strays(tx: Tx, engine: Engine) -> None:
-    """Count in what another process submitted before it knew of the limit."""
+    """Count in tasks that another process submitted before it knew of the limit."""
     names = [row["name"] for row in await tx.all("used_workspaces")]
     for name, resolver in (await engine.settings_cache.load_many(tx, names)).items():
         if is_counted(resolver.settings()):
@@ -165,7 +165,7 @@ async def _tally_strays(tx: Tx, engine: Engine) -> None:
 
 
 async def displaced(tx: Tx, engine: Engine) -> Counts:
-    """Bring back work that had to make room, as far as there is room now."""
+    """Bring back displaced tasks, as far as there is room now."""
     resubmitted = 0
     for workspace in await tx.all("displaced_workspaces"):
         found = await capacity.places(tx, engine, workspace["name"], BATCH - resubmitted)
@@ -176,7 +176,7 @@ async def displaced(tx: Tx, engine: Engine) -> Counts:
 
 
 async def retention(tx: Tx, engine: Engine) -> Counts:
-    """Archive tasks that ended long ago; remove archived tasks, events, requests and alerts that are old enough."""
+    """Archive tasks that ended long ago; remove old archived tasks, events, requests and alerts."""
     counts: Counter[str] = Counter()
     names = [row["name"] for row in await tx.all("list_workspaces")]
     settings = {name: found.settings() for name, found in (await engine.settings_cache.load_many(tx, names)).items()}
@@ -199,7 +199,7 @@ async def retention(tx: Tx, engine: Engine) -> Counts:
 
 
 async def _prune(tx: Tx, workspace: str, before: float) -> int:
-    """Remove archived tasks with their names and keys, marks of purged tasks, and DAGs without tasks; counts tasks."""
+    """Remove archived tasks with their names and keys, tombstones, and DAGs without tasks; counts tasks."""
     found = {"workspace": workspace, "before": before, "count": BATCH}
     archived = await tx.all("prune_archive", **found)
     gone = [(row["id"],) for row in archived]
@@ -216,7 +216,7 @@ async def _prune(tx: Tx, workspace: str, before: float) -> int:
 
 
 async def _prune_events(tx: Tx, kept: Sequence[float | None]) -> int:
-    """One log holds the events of all workspaces, in order: it is cut where none of them needs it any more."""
+    """Cut the log, which holds the events of all workspaces in order, at the point that none of them needs any more."""
     if None in kept:
         return 0
     before = tx.now - max((keep_sec for keep_sec in kept if keep_sec is not None), default=MONTH_SEC)

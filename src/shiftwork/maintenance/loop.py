@@ -1,7 +1,7 @@
 """Runs each maintenance job when it is due, once for the whole fleet: the process that locks a job's row does it.
 
-A poll (`poll.py`) says what is due, in one statement. It continues apart from the jobs: however long these take, it
-is known whether the store can be heard, and what waits for a moment is done at that moment.
+A poll (`poll.py`) reads what is due, in one statement. It runs independently of the jobs: however long these take,
+stalls of the store are noticed, and jobs that are due at a moment run at that moment.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from shiftwork.waits import maintenance as waiting
 
 log = logging.getLogger("shiftwork.maintenance")
 TICK_SEC = 0.2
-"""The longest time between two looks."""
+"""The longest time between two polls."""
 
 MIN_SEC = 0.01
 MAX_BATCHES = 200
 """Full batches of one job in a row before the others get their turn."""
 
 NO_WORK = frozenset({"resting", "back_sec"})
-"""Counts that do not say how much was done."""
+"""Counts that do not measure work."""
 
 Job = Callable[[Tx, Engine], Awaitable[dict[str, int] | None]]
-"""What it did; None where this process leaves it to others."""
+"""The job's counts; None if this process leaves the job to others."""
 
 After = Callable[[Engine], Awaitable[dict[str, int]]]
 
@@ -59,15 +59,15 @@ class JobSpec(NamedTuple):
     run: Job
     period: Callable[[Maintenance], float]
     after: After | None = None
-    """What is done after its turn, outside of its transaction."""
+    """Work to do after the job, outside its transaction."""
     long: bool = False
-    """What is done then takes so long that no other job waits for it."""
+    """That work takes long, so other jobs do not wait for it."""
     looked_for: bool = False
-    """Whether a look says that there is something to do; else it runs once a period."""
+    """Whether the poll knows that there is work; otherwise it runs once a period."""
     prompt: bool = False
-    """Whether what waits for a moment is done then; the period is the longest that it can take."""
+    """Whether the job runs at the moment something is due; the period is the longest delay."""
     slow: bool = False
-    """What walks through workspaces or reads much: the jobs that recover work do not wait for it."""
+    """Jobs that walk through workspaces or read much: jobs that recover work do not wait for them."""
 
 
 JOBS: dict[str, JobSpec] = {
@@ -104,11 +104,11 @@ JOBS: dict[str, JobSpec] = {
     ),
     "alerts": JobSpec(observe.check_store, lambda m: m.metrics_sec, observe.check_workspaces, slow=True),
 }
-"""In the order in which they run; the last checks whether one of them is late."""
+"""All jobs in the order they run; the last one checks whether any is late."""
 
 
 class BackgroundRuns:
-    """What continues apart from the other jobs, one of each kind at most."""
+    """Work that runs independently of the jobs, at most one of each kind."""
 
     def __init__(self) -> None:
         self._under_way: dict[str, asyncio.Task[dict[str, int]]] = {}
@@ -127,7 +127,7 @@ class BackgroundRuns:
 
 
 class ErrorThrottle:
-    """What keeps jobs from being done, each said once and not four times a second."""
+    """Logs each cause of failing jobs once, and not four times a second."""
 
     def __init__(self) -> None:
         self._stated: dict[str, str] = {}
@@ -150,16 +150,16 @@ async def run_once(
     background: BackgroundRuns | None = None,
     throttle: ErrorThrottle | None = None,
 ) -> dict[str, dict[str, int]]:
-    """Run every job that is due now (or all of them), each to the end of its work; what each did.
+    """Run every job that is due now (or all), each to the end of its work; returns their counts.
 
-    What takes long is only begun where it may continue in the `background`. With a `throttle` a job that fails keeps no
-    other from its turn, unless it is the store that is away.
+    With `background`, long work is only started. With a `throttle`, a failing job does not prevent the others, unless
+    the store is unreachable.
     """
     return await _run(MaintenanceRound(engine, background, throttle), await poll(engine), JOBS, force=force)
 
 
 class MaintenanceRound(NamedTuple):
-    """What the jobs of a round share."""
+    """The state shared by the jobs of a round."""
 
     engine: Engine
     background: BackgroundRuns | None
@@ -169,7 +169,7 @@ class MaintenanceRound(NamedTuple):
 async def _run(
     turn: MaintenanceRound, seen: JobsSnapshot, jobs: dict[str, JobSpec], *, force: bool = False
 ) -> dict[str, dict[str, int]]:
-    """Run those of these jobs that are due by a look."""
+    """Run those of these jobs that are due according to a poll."""
     done: dict[str, dict[str, int]] = {}
     await _record_idle(turn.engine, seen, jobs, force=force)
     for name, entry in jobs.items():
@@ -198,7 +198,7 @@ def _is_due(seen: JobsSnapshot, name: str, entry: JobSpec) -> bool:
 
 
 async def _record_idle(engine: Engine, seen: JobsSnapshot, jobs: dict[str, JobSpec], *, force: bool) -> None:
-    """Write down that jobs without work were looked after: all at once, and not at every look."""
+    """Record that jobs without work were checked: all at once, and not at every poll."""
     idle = [
         (name, seen.now + entry.period(seen.maintenance))
         for name, entry in jobs.items()
@@ -231,7 +231,7 @@ async def _do(
 async def _to_the_end(
     engine: Engine, name: str, entry: JobSpec, period: float, *, force: bool
 ) -> dict[str, int] | None:
-    """One job, batch after batch; None where it is not due, or another process is at it."""
+    """Run one job, batch after batch; None if it is not due, or another process is running it."""
     total: dict[str, int] | None = None
     for _ in range(MAX_BATCHES):
         again = force or entry.prompt or bool(total)
@@ -248,7 +248,7 @@ async def _to_the_end(
 
 
 async def _afterwards(engine: Engine, name: str, after: After) -> dict[str, int]:
-    """What fails outside of the database keeps no other job from its turn."""
+    """Do the work after a job; its failure does not prevent other jobs."""
     try:
         return await crash_points.named(f"maintenance {name}", _called(after, engine))
     except ShiftworkError as error:
@@ -263,11 +263,11 @@ async def _called(after: After, engine: Engine) -> dict[str, int]:
 async def _run_locked(
     tx: Tx, engine: Engine, name: str, entry: JobSpec, period: float, *, force: bool
 ) -> dict[str, int] | None:
-    """One batch, if it is due and no other process is at it. The row's lock is the election."""
-    row = await tx.one("duty_row", name=name)
+    """Run one batch, if the job is due and no other process is running it. The row's lock is the election."""
+    row = await tx.one("job_row", name=name)
     if row is None:
-        await tx.run("add_duty", name=name, due_at=tx.now)
-        row = await tx.one("duty_row", name=name)
+        await tx.run("add_job", name=name, due_at=tx.now)
+        row = await tx.one("job_row", name=name)
     if row is None or not (force or is_due(row, tx.now, period)):
         return None
     began = time.perf_counter()
@@ -275,7 +275,7 @@ async def _run_locked(
     if counts is None:
         return None
     await tx.run(
-        "finish_duty",
+        "finish_job",
         name=name,
         due_at=tx.now + (max(period, IDLE_SEC) if counts is NOWHERE else period),
         now=tx.now,
@@ -286,7 +286,7 @@ async def _run_locked(
 
 
 class JobPoller:
-    """Looks forever, and hands what it saw last to the loops that run the jobs."""
+    """Polls forever, and passes the newest snapshot to the loops that run the jobs."""
 
     def __init__(self, engine: Engine, throttle: ErrorThrottle) -> None:
         self._engine = engine
@@ -308,7 +308,7 @@ class JobPoller:
         began = time.perf_counter()
         try:
             seen = await poll(self._engine)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the next look may do
+        except Exception as error:  # noqa: BLE001  # whatever it is, the next poll may succeed
             self._throttle.report("maintenance cannot poll", error)
             return
         self._throttle.clear("maintenance cannot poll")
@@ -318,14 +318,14 @@ class JobPoller:
             self._news.notify_all()
 
     def _pause(self) -> float:
-        """Until the next look; sooner where something waits for a moment."""
+        """Wait until the next poll; less if something is due sooner."""
         moment = self._seen and self._seen.next_moment(PROMPT)
         if not moment:
             return TICK_SEC
         return min(TICK_SEC, max(MIN_SEC, moment - self._engine.store.now()))
 
     async def after(self, seen: JobsSnapshot | None) -> JobsSnapshot:
-        """The newest look, once there is another than this."""
+        """Wait for a newer snapshot than this one."""
         async with self._news:
             while self._seen is None or self._seen is seen:
                 await self._news.wait()
@@ -336,7 +336,7 @@ PROMPT = {name for name, entry in JOBS.items() if entry.prompt}
 
 
 async def run_forever(engine: Engine) -> None:
-    """Look and run what is due, until cancelled. A job that fails is logged and tried again."""
+    """Poll and run due jobs until cancelled. A failing job is logged and retried."""
     turn = MaintenanceRound(engine, BackgroundRuns(), ErrorThrottle())
     looks, pulse = JobPoller(engine, turn.throttle or ErrorThrottle()), ProcessHeartbeat(engine)
     loops = [looks.poll_forever(), pulse.beat_forever(), _run_forever(turn, looks, slow=False)]
@@ -345,7 +345,7 @@ async def run_forever(engine: Engine) -> None:
         await asyncio.gather(*tasks)
     finally:
         for task in tasks:
-            if not task.cancelling():  # those that end already may take leave
+            if not task.cancelling():  # those already ending may deregister
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if turn.background is not None:
@@ -353,7 +353,7 @@ async def run_forever(engine: Engine) -> None:
 
 
 async def _run_forever(turn: MaintenanceRound, looks: JobPoller, *, slow: bool) -> None:
-    """The jobs that recover work, or those that take long; neither waits for the other."""
+    """Run the jobs that recover work, or the slow ones; neither group waits for the other."""
     assert turn.throttle is not None
     who = "slow maintenance waits" if slow else "maintenance waits"
     seen: JobsSnapshot | None = None
@@ -363,5 +363,5 @@ async def _run_forever(turn: MaintenanceRound, looks: JobPoller, *, slow: bool) 
         try:
             await _run(turn, seen, jobs)
             turn.throttle.clear(who)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the next round may do
+        except Exception as error:  # noqa: BLE001  # whatever it is, the next round may succeed
             turn.throttle.report(who, error)

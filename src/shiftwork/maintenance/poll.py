@@ -14,19 +14,19 @@ from shiftwork.store.store import Row, Tx
 
 
 class JobsSnapshot(NamedTuple):
-    """What was seen in one transaction."""
+    """The state of all jobs, read in one transaction."""
 
     now: float
     jobs: dict[str, Row]
     """By name: when each job is due, and when it last ran."""
     work: dict[str, float | None]
-    """By job: the earliest moment at which it has something to do. 0 is any time, None is never."""
+    """By job: the earliest moment at which it has work. 0 means now, None never."""
     shared: frozenset[str]
-    """Jobs of which any process can say whether they have something to do."""
+    """Jobs for which any process can tell whether there is work."""
     maintenance: Maintenance
 
     def is_due(self, name: str, period: float) -> bool:
-        """By its period."""
+        """Whether a job is due by its period."""
         job = self.jobs.get(name)
         return job is None or is_due(job, self.now, period)
 
@@ -35,27 +35,27 @@ class JobsSnapshot(NamedTuple):
         return at is not None and at <= self.now
 
     def moment_has_come(self, name: str) -> bool:
-        """Whether something waited for a moment, and it is over."""
+        """Whether a job's moment has come."""
         at = self.work[name]
         return at is not None and 0 < at <= self.now
 
     def next_moment(self, names: set[str]) -> float | None:
-        """The earliest moment ahead at which one of these jobs has something to do."""
+        """The earliest future moment at which one of these jobs has work."""
         ahead = [at for name, at in self.work.items() if name in names and at is not None and at > self.now]
         return min(ahead, default=None)
 
 
 IDLE_SEC = 10.0
-"""A job that had nothing to do is noted as run, and one that is set up nowhere is looked at, this often at most."""
+"""How often, at most, a job without work is recorded as run, and an unconfigured job is checked."""
 
 
 def is_due(job: Row, now: float, period: float) -> bool:
-    """Whether its time has come. A moment further ahead than its period was written before the clock went back."""
+    """Whether the job is due. A moment further ahead than its period was written before the clock went back."""
     return not now < job["due_at"] <= now + max(period, IDLE_SEC)
 
 
 async def poll(engine: Engine) -> JobsSnapshot:
-    """Read it as a heartbeat is read: an answer means that agents can be heard."""
+    """Read the snapshot in the same way as a heartbeat: an answer means that agents can be heard."""
     return await engine.store.read_in_turn(lambda tx: _poll(tx, engine))
 
 
@@ -73,7 +73,7 @@ async def _poll(tx: Tx, engine: Engine) -> JobsSnapshot:
 
 
 async def _presence(tx: Tx, engine: Engine, period: float) -> float | None:
-    """Each process looks after its own machine, so no row says whether it is time to."""
+    """Each process checks its own machine, so this job has no row."""
     if 0 <= tx.now - engine.presence_seen_at < period:
         return None
     engine.presence_seen_at = tx.now

@@ -1,5 +1,5 @@
 -- name: due_claims
--- Claims whose limits may have passed, with the newest beat that covered them; without the first, which were looked at.
+-- Claims whose limits may have passed, with the newest heartbeat that covers them; skips those already examined.
 select t.*, r.heartbeat_at as runtime_heartbeat_at, r.seen_at, a.status as agent_status from tasks t
 left join runtimes r on r.workspace = t.workspace and r.id = t.runtime_id
 left join agents a on a.workspace = t.workspace and a.id = t.agent_id
@@ -27,30 +27,30 @@ select id from tasks where deadline is not null and (passed_deadline is null or 
 order by deadline limit :count {postgres: for update skip locked}
 
 -- name: pass_deadlines
--- For rows that are locked.
+-- For locked rows.
 -- rows items: id uuid
 update tasks set passed_deadline = deadline from {items} where tasks.id = items.id
 
 -- name: due_expiries
--- Tasks that wait for an attempt and must not begin one any more; the conditions are the index's own.
+-- Waiting tasks that have expired; the conditions are the index's own.
 select id from tasks where expires_at is not null and status in ('pending', 'waiting_approval', 'ready', 'retrying')
   and expires_at <= :now order by expires_at limit :count {postgres: for update skip locked}
 
 -- name: slow_dependencies
--- The dependencies that these tasks still wait for, as they stand.
+-- The dependencies that these tasks still wait for, with their states.
 -- rows items: id uuid
 select e.dependent, n.id, n.status from {items} join edges e on e.dependent = items.id and not e.satisfied
 join tasks r on r.id = e.dependency join tasks n on n.id = coalesce(r.newest_id, r.id) order by e.dependent, n.id
 
 -- name: missing_dependencies
--- Dependencies of these tasks that no task has come for yet.
+-- Dependencies of these tasks that are not submitted yet.
 -- rows items: id uuid
 select e.dependent, e.dependency, n.name from {items} join edges e on e.dependent = items.id and not e.satisfied
 join names n on n.task_id = e.dependency and not n.known
 
 -- name: archivable
--- Finished long ago, and no one waits for them any more. A lineage of several rows stays: they answer for each other.
--- Ids are in the order of creation, so what was submitted since then is not even looked at.
+-- Tasks that ended long ago and that nothing waits for. A lineage of several rows stays: they refer to each other.
+-- Ids are in the order of creation, so newer submissions are not even read.
 select t.id from tasks t where t.id < :newest and t.workspace = :workspace and t.status in ('completed', 'cancelled') and t.finished_at <= :before
   and not exists (select 1 from edges e where e.dependency = t.root_id and not e.satisfied)
   and not exists (select 1 from tasks x where x.dag_id = t.dag_id and x.dag_id <> x.id and x.finished_at is null)
@@ -85,42 +85,42 @@ delete from dags where id in (
 ) returning id
 
 -- name: prune_events
--- Only the oldest are looked at. What the metrics have not counted yet stays.
+-- Reads only the oldest. Events that the metrics have not counted yet stay.
 delete from events where seq in (
   select e.seq from (select x.seq, x.at from events x order by x.seq limit :count) as e where e.at < :before
     and e.seq <= coalesce((select m.folded_to from meter_marks m where m.name = 'log'), e.seq)
 ) returning seq
 
 -- name: stranded
--- Tasks whose waiting count and open edges and waits disagree: must always be none.
+-- Tasks whose waiting count differs from their open edges and waits: there must never be any.
 select t.id, t.status, t.waiting, (select count(*) from edges e where e.dependent = t.root_id and not e.satisfied)
   + (select count(*) from waits w where w.root_id = t.root_id and w.status = 'open') as open from tasks t
 where t.status in ('pending', 'ready') and t.newest_id is null
   and t.waiting <> (select count(*) from edges e where e.dependent = t.root_id and not e.satisfied)
     + (select count(*) from waits w where w.root_id = t.root_id and w.status = 'open') limit :count
 
--- name: duty_row
+-- name: job_row
 select * from duties where name = :name {postgres: for update skip locked}
 
--- name: add_duty
+-- name: add_job
 insert into duties (name, due_at) values (:name, :due_at) on conflict do nothing
 
--- name: finish_duty
+-- name: finish_job
 update duties set due_at = :due_at, last_run_at = :now, took_sec = :took_sec, counts = :counts, runs = runs + 1 where name = :name
 
 -- name: restored_at
 -- When a snapshot or another queue was written into this database.
 select last_run_at from duties where name = 'restore'
 
--- name: list_duties
+-- name: list_jobs
 select * from duties order by name
 
 -- name: ready_lane_count
 select count(*) as ready from tasks where lane = :lane and status = 'ready' and hold is null
 
 -- name: look
--- All that maintenance must know several times a second, in one statement: its jobs, and for those that wait for a moment
--- the earliest one. Each is one probe of an index, however many tasks and workspaces there are.
+-- Everything that maintenance polls several times a second: its jobs, and the earliest moment at which each has work. Each
+-- moment is one probe of an index, however many tasks and workspaces there are.
 select name, due_at, last_run_at, cast(null as {postgres: double precision}{sqlite: real}) as work_at, 'job' as kind from duties
 union all
 select 'reclaim', null, null, (select lease_check_at from tasks
@@ -170,7 +170,7 @@ select 'presence', null, null, case when exists (select 1 from runtimes where pr
   then 0 end, 'work'
 
 -- name: note_idle
--- Jobs that were looked after and had nothing to do.
+-- Records jobs that were checked and had no work.
 -- rows items: name text, due_at float
 insert into duties (name, due_at, last_run_at, took_sec, runs)
 select name, due_at, cast(:now as {postgres: double precision}{sqlite: real}), 0, 1 from {items} where true
@@ -189,7 +189,7 @@ delete from duties where name like :prefix || '%' and last_run_at < :before
 delete from duties where name = :name
 
 -- name: claims_of_the_future
--- After the clock went back: what was claimed or heard of later than now counts from now.
+-- After the clock went back: claims and heartbeats later than now count from now.
 update tasks set lease_check_at = :now,
   ack_by = ack_by - case when claimed_at > :now then claimed_at - :now else 0 end,
   lease_until = lease_until - case when claimed_at > :now then claimed_at - :now else 0 end,
@@ -207,13 +207,13 @@ update tasks set available_at = available_at - (updated_at - :now), updated_at =
 where status = 'retrying' and available_at > :now and updated_at > :now returning id
 
 -- name: tasks_of_the_future
--- Newer tasks would come before them for as long as the clock was ahead. What has a time to start keeps that.
+-- Newer tasks would precede them for as long as the clock was ahead. Start times are kept.
 update tasks set created_at = :now, ordered_at = case when due_at is null then :now else ordered_at end,
   rerank_at = case when status = 'ready' then :now else rerank_at end
 where id >= :newest and created_at > :now and finished_at is null
 
 -- name: places_of_the_future
--- The same for those that were there before, and came back into their lanes later than now.
+-- The same for older tasks that returned to their lanes later than now.
 update tasks set ordered_at = :now, due_at = case when due_at > :now then :now else due_at end, rerank_at = :now
 where status = 'ready' and hold is null and ordered_at > :now
 
@@ -232,7 +232,7 @@ update runtimes set seen_at = case when seen_at > :now then :now else seen_at en
 where seen_at > :now or heartbeat_at > :now
 
 -- name: waits_of_the_future
--- Not those for a time: they wait for that time of the clock.
+-- Not timers: they wait for a time of the clock.
 update waits set until = until - (began_at - :now), began_at = :now where status = 'open' and kind <> 'time' and began_at > :now
 
 -- name: approvals_of_the_future

@@ -1,4 +1,4 @@
-"""Takes back claims that were never started, went silent or ran too long."""
+"""Reclaims tasks whose claims were never started, went silent or ran too long."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from shiftwork.validation import verdicts
 
 BATCH = 500
 SLICE_SEC = 5.0
-"""After this long what was found is written and the rest is left to the next batch: a call must not run out of time."""
+"""After this long, findings are written and the rest is left to the next batch, so that the call does not time out."""
 
 Counts = dict[str, int]
 
 
 class LeaseFindings(NamedTuple):
-    """What was found out about due claims, before any is locked."""
+    """The findings about due claims, before any is locked."""
 
     expired: dict[str, Row]
     alive: list[tuple[str, float | None]]
@@ -35,9 +35,9 @@ class LeaseFindings(NamedTuple):
 
 
 async def reclaim(tx: Tx, engine: Engine) -> Counts:
-    """End claims whose time is over. Silence ends none while agents could not be heard (`model/silence.py`).
+    """End overdue claims. Silence ends none while agents could not be heard (`model/silence.py`).
 
-    A claim that rests is not touched: other processes may have heard what this one could not.
+    A deferred claim is not changed: other processes may have heard what this one could not.
     """
     work = UnitOfWork(tx, engine, Caller("maintenance:reclaim"))
     judged = await _assess_due(work)
@@ -51,7 +51,7 @@ async def reclaim(tx: Tx, engine: Engine) -> Counts:
 
 
 async def _assess_due(work: UnitOfWork) -> LeaseFindings:
-    """Look at due claims until there is a batch of work or no claim is left."""
+    """Examine due claims until there is a batch of work or no claim is left."""
     judged = LeaseFindings({}, [], 0)
     looked_at = 0
     while True:
@@ -81,9 +81,9 @@ async def _assess(work: UnitOfWork, due: Iterable[Row], judged: LeaseFindings) -
 def _verdict(
     row: TaskRow, beat: Row, settings: Settings, work: UnitOfWork
 ) -> lease_policy.Expired | lease_policy.Alive | None:
-    """Whether a claim is over; None where its agent is silent, and that proves nothing yet."""
+    """Whether a claim is over; None if its agent is silent but that proves nothing yet."""
     if provider_of(row.agent_id) and row.status == State.RUNNING and row.lease_until is not None:
-        in_time = work.now < row.lease_until  # a batch is silent until it ends
+        in_time = work.now < row.lease_until  # a provider's batch is silent until it ends
         return lease_policy.Alive(row.lease_until) if in_time else lease_policy.Expired(reasons.HEARTBEAT_TIMEOUT)
     if beat["agent_status"] == "failed" and row.status != State.VALIDATING:
         return lease_policy.Expired(reasons.HEARTBEAT_TIMEOUT)
@@ -93,7 +93,7 @@ def _verdict(
         return verdict
     span = settings.heartbeat_timeout_sec or settings.runtime_offline_sec or 90
     if facts.run_until is not None and facts.run_until + stalls.missed(facts.claimed_at) <= work.now:
-        return verdict  # it ran too long, whatever was heard of it
+        return verdict  # it ran too long, heartbeats or not
     if verdict.reason == reasons.TIMEOUT or stalls.rests_until(lease_policy.last_sign(facts), span) > work.now:
         return None
     return verdict

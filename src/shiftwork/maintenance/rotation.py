@@ -10,6 +10,6 @@ MAX_COUNT = 50
 
 
 def next_of(names: Sequence[str], last: str | None) -> list[str]:
-    """All, where they are not many, else those behind the last; `names` are sorted."""
+    """All names if there are few, otherwise those after the last; `names` are sorted."""
     place = bisect_right(names, last or "")
     return [*names[place:], *names[:place]][:MAX_COUNT]

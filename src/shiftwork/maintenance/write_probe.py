@@ -1,6 +1,6 @@
-"""A small write now and then by each process that runs maintenance: it shows whether the store takes writes.
+"""A small periodic write by each process that runs maintenance, which shows whether the store accepts writes.
 
-Its row stands among the jobs, under a name of its own, so that others can see who runs maintenance and who rests.
+Its row is among the jobs, under a name of its own, so that others can see which processes run maintenance or pause it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ProcessHeartbeat:
             await self._leave()
 
     async def beat(self) -> None:
-        """Write once, and note whether the store took it."""
+        """Write once, and record whether the store accepted it."""
         began = time.perf_counter()
         try:
             await crash_points.named("process heartbeat", self._engine.store.run(self._write))
@@ -62,7 +62,7 @@ class ProcessHeartbeat:
             await tx.run("forget_processes", prefix=kind, before=tx.now - FORGOTTEN_SEC)
 
     async def _resting(self, tx: Tx) -> Resting | None:
-        """Until when this process takes nothing back for silence, by the timeout of the default workspace."""
+        """Until when this process reclaims nothing for silence, by the timeout of the default workspace."""
         stalls = self._engine.store.stall_detector.stalls
         settings = (await self._engine.settings_cache.load_many(tx, ["default"]))["default"].settings()
         span = settings.heartbeat_timeout_sec or settings.runtime_offline_sec or 90
@@ -77,4 +77,4 @@ class ProcessHeartbeat:
                     "process heartbeat", self._engine.store.run(lambda tx: tx.run("leave_process", name=self._name))
                 )
         except (ShiftworkError, TimeoutError) as error:
-            log.info("did not take leave: %s", error)
+            log.info("could not deregister: %s", error)

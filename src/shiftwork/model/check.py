@@ -35,7 +35,7 @@ def read(value: Any, kind: type[T], where: str = "") -> T:
 
 
 def read_all(values: Sequence[Any], kind: type[T], where: str) -> list[T]:
-    """The same of many values at once; where one is wrong, it is looked for."""
+    """Check many values at once; only if that fails, check each to find the wrong one."""
     if not any(isinstance(value, msgspec.Struct) for value in values):
         with suppress(msgspec.ValidationError):
             return msgspec.convert(values, list[kind])  # type: ignore[valid-type]  # known when it runs
@@ -43,7 +43,7 @@ def read_all(values: Sequence[Any], kind: type[T], where: str) -> list[T]:
 
 
 def plain(value: Any, where: str) -> Any:
-    """The value as dicts, lists and what is in them, all of it with a JSON form."""
+    """Convert the value to plain dicts, lists and scalars that JSON can express."""
     try:
         return msgspec.to_builtins(value)
     except RecursionError:
@@ -120,7 +120,7 @@ def count(value: int, where: str, most: int) -> int:
 
 
 def is_float(value: float) -> bool:
-    """Whether both databases can hold this number as one; an integer of hundreds of digits is none."""
+    """Whether both databases can store the value as a float; an integer of hundreds of digits does not fit."""
     return abs(value) <= sys.float_info.max and math.isfinite(value)
 
 
@@ -129,12 +129,12 @@ def page(limit: int, most: int = MAX_PAGE) -> int:
 
 
 def cursor(after: str | None) -> str | None:
-    """The id after which a page begins, as the page before it said."""
+    """The cursor of a page: the id that the previous page ended with."""
     if after is None:
         return None
     if (uuid := ids.parse(after)) is None:
-        hint = "Name the `next` of the page before, or the id of its last row."
-        raise InputError(f"{after!r} is not where a page ended", where="after", hint=hint)
+        hint = "Pass the `next` of the previous page, or the id of its last row."
+        raise InputError(f"{after!r} is not a cursor of a page", where="after", hint=hint)
     return uuid
 
 

@@ -104,14 +104,14 @@ class InvalidPayload(InputError):
 
 class IdempotencyKeyRequired(InputError):
     code = "idempotency_key_required"
-    hint = "This workspace takes no task without an idempotency_key."
+    hint = "Set an idempotency_key: this workspace requires one."
 
 
 class ReportRequired(InputError):
-    """The task continues until its report comes or its time is up; what was spent is booked."""
+    """The task continues until its report arrives or its time is up; its usage is booked."""
 
     code = "report_required"
-    hint = "Send the result again with a decision_report that says what was decided and why; what was spent is booked."
+    hint = "Send the result again with a decision_report that says what was decided and why; the usage is booked."
 
 
 class RangeNotSatisfiable(InputError):
@@ -155,7 +155,7 @@ class NotYourClaim(Forbidden):
 
 
 class HookRefused(Forbidden):
-    """Forged, too old, or for a hook that is not there: the answer does not say which."""
+    """Forged, too old, or for an unknown hook: the answer does not say which."""
 
     code = "hook_refused"
     hint = "Sign it with the hook's secret and send it promptly; the event trigger.refused has the reason."
@@ -167,7 +167,7 @@ class NotFound(ShiftworkError):
 
 
 class AmbiguousId(NotFound):
-    """Several tasks have an id that ends as the one given; `candidates` lists the first of them."""
+    """Several task ids end with the text given; `candidates` lists the first of them."""
 
     code = "ambiguous_id"
     hint = "Give more of the id."
@@ -179,7 +179,7 @@ class ConflictError(ShiftworkError):
 
 class IdInUse(ConflictError):
     code = "id_in_use"
-    hint = "Choose another id, or leave it out and one is made."
+    hint = "Choose another id, or leave it out to have one made."
 
 
 class DuplicateTask(ConflictError):
@@ -200,7 +200,7 @@ class WrongState(ConflictError):
 
 
 class TaskFailed(ConflictError):
-    """The task whose result was waited for failed for good; the facts say why, and what its last attempt handed in."""
+    """The awaited task failed for good; the facts include the reason and the output of its last attempt."""
 
     code = "task_failed"
     hint = "`shiftwork show TASK` has every attempt; `shiftwork dlq retry TASK` runs it again."
@@ -226,7 +226,7 @@ class TaskFailed(ConflictError):
 
     @property
     def data(self) -> Any:
-        """What the last attempt handed in with its failure."""
+        """The output that the last attempt submitted with its failure."""
         return self.facts.get("data")
 
     def _fact(self, name: str) -> str | None:
@@ -235,7 +235,7 @@ class TaskFailed(ConflictError):
 
 
 class TaskCancelled(ConflictError):
-    """The task whose result was waited for was cancelled."""
+    """The awaited task was cancelled."""
 
     code = "task_cancelled"
     hint = "It has no result and will have none; submit it again, or rerun it."
@@ -246,7 +246,7 @@ class TaskCancelled(ConflictError):
 
 
 class ResultTimeout(ConflictError):
-    """The task has not ended in the time that the caller waited for its result. The task continues."""
+    """The wait for the result timed out. The task continues."""
 
     code = "result_timeout"
     hint = "Wait longer; `shiftwork explain TASK` says why a task is not running."
@@ -258,14 +258,14 @@ class ResultTimeout(ConflictError):
 
     @property
     def status(self) -> str | None:
-        """The state that the task was in when the time was up."""
+        """The task's state when the wait timed out."""
         found = self.facts.get("status")
         return None if found is None else str(found)
 
 
 class EffectInFlight(ConflictError):
     code = "effect_in_flight"
-    hint = "Another claim is at this effect; try again when it has ended, and take its result then."
+    hint = "Another claim is performing this effect; try again when that claim has ended, to get its result."
 
 
 class EffectUnknown(ConflictError):
@@ -279,10 +279,10 @@ class VersionConflict(ConflictError):
 
 
 class RevisionChanged(ConflictError):
-    """The work is no longer what was shown to anyone who decided about it."""
+    """The task was changed after the revision that the decision is about."""
 
     code = "revision_changed"
-    hint = "Look at the task again and decide about the revision it has now; nothing was changed."
+    hint = "Read the task again and decide about its current revision; nothing was changed."
 
 
 class SpawnLimit(ConflictError):
@@ -291,17 +291,17 @@ class SpawnLimit(ConflictError):
 
 
 class QueueFull(ConflictError):
-    """As many tasks wait as may, and none of them gives way to this one."""
+    """The queue is full, and no waiting task is less important than this one."""
 
     code = "queue_full"
     hint = "Submit it again after `retry_after` seconds, when work has been taken; nothing was added."
 
 
 class QuotaExceeded(ConflictError):
-    """The workspace has as much as the operator of the server lets it have."""
+    """The workspace has reached a quota set by the operator of the server."""
 
     code = "quota_exceeded"
-    hint = "Purge what is not needed any more, or ask the operator of the server for a larger quota; nothing was added."
+    hint = "Purge tasks you no longer need, or ask the operator of the server for a larger quota; nothing was added."
 
 
 class AgentUnregistered(ConflictError):
@@ -320,14 +320,14 @@ class OperationTimeout(ShiftworkError):
 
 
 class LifespanFailed(ShiftworkError):
-    """What a worker opens at its start could not be opened."""
+    """A resource that the worker opens at its start could not be opened."""
 
     code = "lifespan_failed"
-    hint = "Fix what it raised and start the worker again; nothing was claimed."
+    hint = "Fix the error and start the worker again; nothing was claimed."
 
 
 class TooManyRequests(ShiftworkError):
-    """The caller has used its share of what a server gives; others still get theirs."""
+    """The caller has used up its share of the server; other callers are still served."""
 
     code = "too_many_requests"
     hint = "Wait `retry_after` seconds, then try again; nothing was changed."
@@ -354,18 +354,18 @@ class StoreFull(StoreError):
 
 class StoreLocked(StoreError):
     code = "store_locked"
-    hint = "Another process holds the database for long; find it, or raise lock_timeout_sec."
+    hint = "Another process has locked the database; find it, or raise lock_timeout_sec."
 
 
 class LockTimeout(StoreLocked):
-    """The lock of a `.loki` folder, which anyone who claims its tasks takes first."""
+    """The lock of a `.loki` folder, which every claim of its tasks takes first, was not free in time."""
 
     code = "lock_timeout"
-    hint = "A script holds the folder's queue.lock for long; find it with `fuser`, or raise lock_timeout_sec."
+    hint = "A script is holding the folder's queue.lock; find it with `fuser`, or raise lock_timeout_sec."
 
 
 class FolderUnavailable(StoreError):
-    """The `.loki` folder of a workspace cannot be read or written, so no one knows what its scripts have claimed."""
+    """The `.loki` folder of a workspace cannot be read or written, so it is unknown what its scripts have claimed."""
 
     code = "folder_unavailable"
     hint = "Fix the file or folder named, claim where the folder is, or end the two-way bridge: unset claim_folder."
@@ -389,9 +389,7 @@ class StoreUnsuitable(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """What is stored cannot be read: the file is not a database, or no longer a whole one. Trying again does not
-    help.
-    """
+    """The file is not a database, or is damaged. Trying again does not help."""
 
     code = "store_damaged"
     hint = "Keep the file as it is and restore a snapshot or a copy into a new one: `shiftwork restore`."
@@ -403,7 +401,7 @@ class StoreUnavailable(StoreError):
 
 
 class WorkspaceMoving(StoreError):
-    """The workspace is being moved to another database, and its writes wait until it is there."""
+    """The workspace is being moved to another database; writes are refused until the move is done."""
 
     code = "workspace_moving"
     hint = "Try again in a few seconds; nothing was changed."
@@ -417,35 +415,35 @@ class WorkspaceMoved(StoreError):
 
 
 class RedisUnavailable(StoreError):
-    """The Redis server of a bridge cannot be reached, or refuses what is asked of it."""
+    """The Redis server of a bridge cannot be reached, or refuses a command."""
 
     code = "redis_unavailable"
     hint = "Check the address and that the server runs; a bridge without --once waits for it."
 
 
 class ArtifactsUnavailable(StoreError):
-    """There is no place for bytes: with PostgreSQL one must be named."""
+    """No place for artifacts is configured; PostgreSQL needs one."""
 
     code = "artifacts_unavailable"
     hint = "Name a folder or s3://bucket/prefix: `serve --artifacts`, SHIFTWORK_ARTIFACTS or `Queue.open(artifacts=…)`."
 
 
 class ArtifactDamaged(StoreError):
-    """The stored bytes are not those that were put. They are never handed out."""
+    """The stored bytes do not match their hash. They are never served."""
 
     code = "artifact_damaged"
     hint = "Restore the stored file from a backup, or put the same content again: it replaces the damaged copy."
 
 
 class StoreNotEmpty(ConflictError):
-    """A copy or a snapshot is written into an empty queue only: what is there is never mixed or overwritten."""
+    """A copy or a snapshot is only written into an empty queue: existing data is never merged or overwritten."""
 
     code = "store_not_empty"
     hint = "Name a new file or an empty database; nothing was changed."
 
 
 class CopyDiffers(StoreError):
-    """What was read back is not what was written. Nothing of it was kept."""
+    """The copy, read back, differs from its source. Nothing of it was kept."""
 
     code = "copy_differs"
     hint = "The target was left empty; check its disk and memory, then copy again."
@@ -459,17 +457,17 @@ class SnapshotFailed(StoreError):
 
 
 class SnapshotsUnavailable(StoreError):
-    """There is no folder for snapshots: with PostgreSQL one must be named."""
+    """No folder for snapshots is configured; PostgreSQL needs one."""
 
     code = "snapshots_unavailable"
     hint = "Name a folder: `serve --snapshots`, SHIFTWORK_SNAPSHOTS or `Queue.open(snapshots=…)`."
 
 
 class SnapshotDamaged(StoreError):
-    """The file is not what was once written, or is not a snapshot at all. Nothing of it was kept."""
+    """The file is damaged, or is not a snapshot. Nothing of it was restored."""
 
     code = "snapshot_damaged"
-    hint = "Use another snapshot: `shiftwork snapshot list` shows which there are."
+    hint = "Use another snapshot: `shiftwork snapshot list` lists them."
 
 
 class StoreClosed(StoreError):

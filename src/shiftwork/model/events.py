@@ -106,7 +106,7 @@ def names(verb: str, path: str | None, data: dict[str, Any] | None = None) -> li
 
 
 def chosen(pattern: str, among: Iterable[str]) -> set[str]:
-    """The names that a filter means: one, or all that begin as `task.*` does."""
+    """The event names that a filter matches: a single name, or all that match a pattern such as `task.*`."""
     if pattern.endswith("*"):
         return {name for name in among if name.startswith(pattern[:-1])}
     return {pattern} & set(among)

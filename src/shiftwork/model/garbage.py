@@ -1,7 +1,7 @@
-"""Python's search for garbage in cycles, put off while a batch is built.
+"""Pauses Python's cyclic garbage collector while a batch is built.
 
-It looks through all that is alive each time enough has been made, and the tasks of a batch are made to stay: of a
-thousand submitted at once it would take a quarter of the time.
+The collector scans live objects after every few thousand allocations, and the objects of a batch all survive it:
+when a thousand tasks are submitted at once, it would take a quarter of the time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import gc
 from types import TracebackType
 
 MANY = 100
-"""Tasks from which it matters."""
+"""The smallest batch for which the pause pays off."""
 
 
 class _PutOff:
@@ -29,5 +29,5 @@ class _PutOff:
 
 
 def put_off(count: int) -> _PutOff:
-    """Not while so many things are built, if they are many; only around code that waits for nothing but its turn."""
+    """Pause the collector for a large batch; use it only around code that never waits for I/O."""
     return _PutOff(count)

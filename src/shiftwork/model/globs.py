@@ -57,7 +57,7 @@ class Glob:
         return bool(at & self._end)
 
     def _enter(self, at: int) -> int:
-        """Places come upon from before; `**/` begins between two folders."""
+        """The places reached from before; `**/` begins between two folders."""
         first = at & self._inside
         return at ^ first | first << 1
 

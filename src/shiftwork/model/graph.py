@@ -16,7 +16,7 @@ def find_cycle(edges: Edges) -> list[str] | None:
     rest = {dependent for dependent in edges if dependent not in solved}
     if not rest:
         return None
-    # What cannot be solved always has an unsolved dependency, so a walk upwards must come back to itself.
+    # Every unsolved node has an unsolved dependency, so a walk upwards must return to a node already seen.
     node = min(rest)
     place: dict[str, int] = {}
     while node not in place:
@@ -64,7 +64,7 @@ def _parents_first(edges: Edges) -> list[str]:
 
 
 def components(edges: Edges) -> list[list[str]]:
-    """The keys, in groups that edges between keys join."""
+    """The keys in connected groups."""
     leader = {dependent: dependent for dependent in edges}
 
     def find(node: str) -> str:

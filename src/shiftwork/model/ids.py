@@ -14,7 +14,7 @@ _SHIFTS = range(100, -1, -10)
 _TO_BASE32 = str.maketrans(_CROCKFORD, "0123456789abcdefghijklmnopqrstuv")  # the digits int() knows
 _SHOWN = re.compile(r"(?:(task|dag)_)?([0-7][0-9A-HJKMNP-TV-Z]{25})", re.IGNORECASE)
 _SHORT = re.compile(r"(?:…|\.\.\.)?([0-9A-HJKMNP-TV-Z]{6,25})", re.IGNORECASE)
-"""At least as much as is printed anywhere: less would often be the end of someone else's id."""
+"""No shorter than what is printed anywhere: a shorter ending would often match other ids."""
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -74,13 +74,13 @@ def show_dag(uuid: str) -> str:
 
 
 def show_lone(uuid: str) -> tuple[str, str]:
-    """Both of a task that is a DAG of its own."""
+    """The task id and the DAG id of a task that is a DAG of its own."""
     digits = _crockford(uuid)
     return "task_" + digits, "dag_" + digits
 
 
 def show_delivery(uuid: str) -> str:
-    """`msg_01J…`: how the id of a notification is written, which stays the same however often it is sent."""
+    """`msg_01J…`: how the id of a notification is written; every retry sends the same one."""
     return "msg_" + _crockford(uuid)
 
 
@@ -91,7 +91,7 @@ def is_delivery(text: str) -> bool:
 
 
 def _crockford(uuid: str) -> str:
-    """The last four characters are the last 20 bits; what is before is the same in ids made together."""
+    """The last four characters are the last 20 bits; ids made together share the rest."""
     tail = int(uuid[-5:], 16)
     return _head(uuid[:-5]) + _PAIRS[tail >> 10] + _PAIRS[tail & 1023]
 
@@ -124,7 +124,7 @@ def parse_short(text: str) -> str | None:
 
 
 def shown(name: str) -> str:
-    """How a task is written that is named by its id, in either form, or by a name of its submitter's."""
+    """The written form of a task named by its id, in either form, or by a name that its submitter chose."""
     uuid = parse(name)
     return show_task(uuid) if uuid else name
 

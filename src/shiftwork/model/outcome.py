@@ -22,7 +22,7 @@ class Token(NamedTuple):
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of one write. In a batch each item has its own, with `error` where it was refused."""
+    """The result of one write. In a batch each item has its own, with `error` if it was refused."""
 
     task_id: str
     status: str | None = None
@@ -32,7 +32,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def postponed(self) -> bool:
-        """Neither answer nor error: it must be sent again, in a transaction of its own."""
+        """Neither answer nor error: the item must run again, in a transaction of its own."""
         return self.status is None and self.error is None
 
     def unwrap(self) -> Outcome:
@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def unknown(error: NotFound) -> Outcome:
-    """What a write comes to whose token names no task at all."""
+    """The outcome of a write whose token names no task."""
     return Outcome(error.facts["task_id"], error=error)
 
 
@@ -61,7 +61,7 @@ def token_text(token: str | Token) -> str:
 
 
 def task_of(token: str | Token) -> str:
-    """The id of the task that a claim is of, as its token spells it."""
+    """The id of the claimed task, as the token spells it."""
     text = token_text(token)
     parts = ids.split_token(text)
     if parts is None:

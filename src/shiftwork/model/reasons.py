@@ -76,5 +76,5 @@ SAME_AS: dict[str, str] = {
 """A reason that counts as another where a retry list names only that one."""
 
 UNSAFE_SESSION = frozenset({INVALID_INPUT, SAFETY_VIOLATION, SESSION_LOST, CONTEXT_EXCEEDED})
-"""Reasons that are in the agent's own conversation: resumed, it would meet them again, so the next attempt gets a
-fresh one. What befell the agent from outside (a crash, a limit, a lost connection, its time) leaves it as it was."""
+"""Reasons caused by the agent's own conversation: a resumed session would fail again, so the next attempt gets a fresh
+one. Causes from outside (a crash, a limit, a lost connection, a timeout) leave the session usable."""

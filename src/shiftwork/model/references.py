@@ -26,6 +26,6 @@ def show_output(task_id: str) -> str:
 
 
 def output_of(text: str) -> str | None:
-    """The task whose output is meant, as it is named, or None where the text is no such reference."""
+    """The name of the task whose output the text refers to, or None if it is no such reference."""
     found = _OUTPUT.fullmatch(text)
     return found[1] if found else None

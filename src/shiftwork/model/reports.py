@@ -31,14 +31,14 @@ class TaskResult(Fields, kw_only=False):
     """What a successful attempt submits. Nothing of it is checked before it is submitted."""
 
     data: Annotated[Any, Meta(description="The result as JSON.")] = None
-    text: Annotated[str | None, Meta(description="The result in words.")] = None
+    text: Annotated[str | None, Meta(description="The result as text.")] = None
     artifacts: Annotated[Sequence[Name], Meta(description="Ids or addresses of what was made.")] = ()
     decision_report: Annotated[
         dict[str, Any] | None, Meta(description="What was decided and why, if the task requires it.")
     ] = None
     usage: UsageReport = None
     verdict: Annotated[
-        NewVerdict | None, Meta(description="Whether it passed its tests, where the task asks for `test-pass`.")
+        NewVerdict | None, Meta(description="Whether the output passed its tests, if the task asks for `test-pass`.")
     ] = None
 
     def fields(self) -> dict[str, Any]:
@@ -61,8 +61,8 @@ class CompletionItem(TaskResult, kw_only=True):
 class TaskFailure(Fields, kw_only=False):
     """How an attempt failed. With `retry=False` the task is settled at once.
 
-    A rate limit holds back anyone who shares the provider, account and model named; else those its agent registered
-    with, else all work of the type.
+    A rate limit holds back all agents that share the provider, account and model named; if none is named, those that
+    the agent registered with; otherwise all work of the type.
     """
 
     reason: Name | None = None
@@ -108,7 +108,7 @@ class HeartbeatItem(Fields, kw_only=False):
 
 
 class Instruction(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A text for the holder of a task. A task's instructions are numbered from 1, in the order in which they came."""
+    """A text for the holder of a task. A task's instructions are numbered from 1 in the order they were sent."""
 
     seq: int
     text: str
@@ -118,18 +118,20 @@ class Instruction(msgspec.Struct, frozen=True, omit_defaults=True):
     """`delivered` once it was in the answer to a holder; `unread` where the task ended without an acknowledgement."""
     delivered_at: float | None = None
     fence: int | None = None
-    """The attempt that it was last delivered to: the number in its claim's token."""
+    """The fence of the claim that it was last delivered to."""
     acknowledged_at: float | None = None
-    """When a holder first said that it has it. A later attempt gets it again, with this time."""
+    """When a holder first acknowledged it. Later attempts get it again, with this time."""
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True):
-    """Whether to continue; `yield` asks to give the task back, soon and at a good place, since an urgent one waits."""
+    """Whether to continue; `yield` asks the handler to release the task soon, at a good point, because urgent work
+    waits.
+    """
 
     task_id: str
     action: Literal["continue", "cancel", "lost", "yield"]
     reason: str | None = None
     slow_down_sec: float | None = None
-    """For how long to go slow, since someone met a rate limit."""
+    """How long to slow down, because an agent hit a rate limit."""
     instructions: list[Instruction] = []
     """Sent to the holder of the task and not yet acknowledged, in order."""

@@ -1,8 +1,8 @@
 """How long missing heartbeats are forgiven after the store was unreachable.
 
 A claim whose agent is silent is taken back after its timeout. Time in which no agent could have been heard proves
-nothing: the store was away, a process stood still, a clock jumped. So the first such stall after the last sign of life
-begins the timeout anew, once. Later stalls only add their own length: however often they come, the claim ends.
+nothing: the store was unreachable, a process was suspended, a clock jumped. So the first such stall after the last sign
+of life begins the timeout anew, once. Later stalls only add their own length: however often they come, the claim ends.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Stall(NamedTuple):
 
 
 def missed(stalls: Sequence[Stall], since: float) -> float:
-    """How much of the time since then was stalls: work that may take this long was not at it, or could not say so."""
+    """How much of the time since then was stalls, in which work made no progress or could not report it."""
     return sum(stall.end - max(stall.start, since) for stall in stalls if stall.end > since)
 
 
 def rests_until(stalls: Sequence[Stall], since: float, span: float) -> float:
-    """Until when a claim that was last heard of at `since` must not be ended for silence; 0 if no stall came after it.
+    """Until when a claim last heard of at `since` must not be reclaimed for silence; 0 if no stall followed.
 
-    `span` is its heartbeat timeout. `stalls` are in the order of time.
+    `span` is the claim's heartbeat timeout. `stalls` are in chronological order.
     """
     after = [stall for stall in stalls if stall.end > since]
     if not after:

@@ -28,13 +28,13 @@ class State(StrEnum):
 MEANING: dict[State, str] = {
     State.CREATED: "accepted, not yet placed; never stored",
     State.PENDING: "waits for dependencies, subtasks, a person, a signal or a time",
-    State.WAITING_APPROVAL: "a guard wants a person to say yes first",
+    State.WAITING_APPROVAL: "a guard requires a person's approval first",
     State.READY: "may be claimed now",
     State.CLAIMED: "an agent holds it and has not started",
     State.RUNNING: "an agent works on it and must beat",
-    State.VALIDATING: "output is in, being checked",
+    State.VALIDATING: "its output was submitted and is being validated",
     State.COMPLETED: "final: its output was accepted",
-    State.FAILED: "one attempt failed; rests here only where the profile says so",
+    State.FAILED: "one attempt failed; tasks stay here only under some profiles",
     State.RETRYING: "waits for its delay",
     State.DEAD_LETTERED: "settled: only a person brings it back",
     State.CANCELLED: "final: ended by a person, a program or a dependency",
@@ -42,10 +42,10 @@ MEANING: dict[State, str] = {
 
 FINAL = frozenset({State.COMPLETED, State.CANCELLED})
 SETTLED = frozenset({State.DEAD_LETTERED, State.FAILED})
-ENDED = FINAL | SETTLED  # nothing more happens by itself: who waits for a result is answered
-CLAIMED_STATES = frozenset({State.CLAIMED, State.RUNNING, State.VALIDATING})  # under someone's claim
+ENDED = FINAL | SETTLED  # the queue does nothing more by itself: calls that wait for the result are answered
+CLAIMED_STATES = frozenset({State.CLAIMED, State.RUNNING, State.VALIDATING})  # under a claim
 SLOT_STATES = CLAIMED_STATES - {State.VALIDATING}  # its agent sends heartbeats, and it takes a slot of that agent
-WAITING = frozenset({State.PENDING, State.WAITING_APPROVAL, State.READY, State.RETRYING})  # no one's yet
+WAITING = frozenset({State.PENDING, State.WAITING_APPROVAL, State.READY, State.RETRYING})  # not claimed yet
 STORED = tuple(s for s in State if s is not State.CREATED)
 
 _MOVES: dict[str, dict[State, State]] = {
@@ -97,5 +97,5 @@ def can(state: State, name: str) -> bool:
 
 
 def write_path(path: list[State]) -> str:
-    """How an event writes a path: `created>pending>ready`."""
+    """The form of a path in an event: `created>pending>ready`."""
     return ">".join(path)

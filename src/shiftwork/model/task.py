@@ -19,21 +19,21 @@ Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Priority = Annotated[float, Meta(ge=0, le=100)]
 PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 Search = Annotated[str, Meta(min_length=1, max_length=MAX_SEARCH)]
-"""Words that a task must have in its title, payload, tags or errors; each may be the beginning of one."""
+"""Words to find in title, payload, tags or errors; each may be the beginning of a word."""
 Urgency = Literal["normal", "batch"]
 Dollars = Annotated[float, Meta(ge=0, le=1e9)]
 Traceparent = Annotated[str, Meta(pattern=r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$")]
-"""As the W3C recommendation on trace context writes it."""
+"""In the form of the W3C recommendation on trace context."""
 
 PUBLISHED = "published"
-"""The hold of a task that is offered to workers of another system."""
+"""The hold of a task offered to the workers of another system."""
 SCHEDULED = "scheduled"
 """The hold of a pending task whose time has not come."""
 
 MICRO = 1_000_000
 MAX_REPORTED_USD = 100_000
 MAX_REPORTED_TOKENS = 10**12
-"""In one report of usage: far more than any costs, and far less than what would ruin the books of a workspace."""
+"""In one usage report: far above any real cost, and low enough not to overflow a workspace's totals."""
 
 
 class Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -49,11 +49,12 @@ class Constraints(Fields):
     model_preferences: list[Name] = []
     fallback_models: list[Name] = []
     model_order: ModelOrder | None = None
-    """Which of its models a claim uses: the first listed, or the cheapest by public prices; else the setting says."""
+    """Which of its models a claim uses: the first listed, or the cheapest by public prices; by default, the setting
+    decides."""
 
 
 class Spec(Fields):
-    """The work in the factory's words."""
+    """The work in words for a model."""
 
     prompt: str | None = None
     context_refs: list[Name] = []
@@ -84,11 +85,11 @@ class NewTask(Fields):
     priority_boost_per_minute: AgeingRate | None = None
     deadline: Time | None = None
     run_at: DatedTime | None = None
-    """Not before this time; one that has passed means at once."""
+    """The earliest start; a time in the past means at once."""
     delay: Delay | None = None
     """The same, counted from the submission; not together with `run_at`."""
     expires_at: DatedTime | None = None
-    """No attempt begins after this time: a task that still waits is cancelled then."""
+    """No attempt begins after this time: a task that is still waiting is then cancelled."""
     expires_in: Delay | None = None
     """The same, counted from the submission; not together with `expires_at`."""
     dependencies: list[Name] = []
@@ -99,14 +100,14 @@ class NewTask(Fields):
     retry: dict[str, Any] | None = None
     delivery: Literal["at_least_once", "at_most_once"] | None = None
     urgency: Urgency = "normal"
-    """`batch`: it may wait a day for half the price. Its payload names a provider and the request for it."""
+    """`batch`: the task may wait a day for half the price. Its payload names a provider and the request."""
     estimated_cost_usd: Dollars | None = None
     tree_budget_usd: Dollars | None = None
     """What the task may cost in all its attempts, with everything that is spawned under it."""
     target_agent_id: Name | None = None
     issue_id: Name | None = None
     serial_key: Name | None = None
-    """Of the tasks with the same key one runs at a time, where `serialize_by` is `key`."""
+    """Tasks with the same key run one at a time, if `serialize_by` is `key`."""
     trigger_type: Name | None = None
     trigger_comment_id: Name | None = None
     trigger_summary: Text | None = None
@@ -114,12 +115,12 @@ class NewTask(Fields):
     work_dir: Text | None = None
     force_fresh_session: bool = False
     traceparent: Traceparent | None = None
-    """The trace it belongs to; without it, that of the call which submits it."""
+    """The trace it belongs to; by default, that of the submitting call."""
     settings: dict[str, Any] | None = None
 
 
 class TaskOptions(TypedDict, total=False):
-    """The fields of `NewTask` as keyword arguments, but for its type and its payload."""
+    """The fields of `NewTask` as keyword arguments, except type and payload."""
 
     key: Name | None
     id: Name | None
@@ -196,11 +197,11 @@ class Usage(Fields):
     """What was spent since the last report, and on which model."""
 
     cost_usd: Annotated[float, Meta(ge=0, le=MAX_REPORTED_USD)] | None = None
-    """Null where it is not known: then it is computed from tokens and model by public prices."""
+    """If null, it is computed from tokens and model by public prices."""
     tokens_in: Annotated[int, Meta(ge=0, le=MAX_REPORTED_TOKENS)] = 0
     tokens_out: Annotated[int, Meta(ge=0, le=MAX_REPORTED_TOKENS)] = 0
     tokens_cached: Annotated[int, Meta(ge=0, le=MAX_REPORTED_TOKENS)] = 0
-    """The part of `tokens_in` that came from a cache: it only matters for the price."""
+    """The part of `tokens_in` that came from a cache: it only affects the price."""
     model: Name | None = None
 
 
@@ -216,7 +217,7 @@ class Submitted(msgspec.Struct, frozen=True):
     key: str | None = None
     dag_id: str | None = None
     missing_dependencies: list[str] = []
-    """Dependencies that do not exist yet: the task waits until they are submitted and done. Is a name misspelt?"""
+    """Dependencies that do not exist yet (perhaps misspelt): the task waits until they are submitted and completed."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -231,9 +232,9 @@ class Claim(msgspec.Struct, frozen=True):
     ack_required_by: float | None
     execution_deadline: float | None
     model: str | None = None
-    """The model to work with, where the task says which it may have."""
+    """The model to use, if the task restricts its models."""
     account: str | None = None
-    """The account to use, where the agent has several."""
+    """The account to use, if the agent has several."""
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -250,7 +251,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class NewVerdict(Fields):
-    """Whether an output passed its tests, with what shows it, from anyone who ran them."""
+    """Whether an output passed its tests, with evidence, from the caller that ran them."""
 
     passed: bool
     evidence: dict[str, Any] | None = None
@@ -258,7 +259,7 @@ class NewVerdict(Fields):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether the output of an attempt passed its validation, and by whose word."""
+    """Whether the output of an attempt passed its validation, and who decided."""
 
     method: str
     passed: bool
@@ -269,7 +270,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The final outcome of a task, of its last attempt, or what was submitted and waits for its verdict."""
+    """The outcome of a task: of its last attempt, or the output that awaits its verdict."""
 
     task_id: str
     status: Literal["success", "failed"] | None
@@ -287,28 +288,28 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def output(self) -> Any:
-        """What was submitted, in one piece: the data, or the words where there is no data."""
+        """The output as one value: the data, or the text if there is no data."""
         return self.text if self.data is None else self.data
 
 
 Failures = Literal["wait", "return"]
-"""What a wait for tasks does when one ends without success: wait on until a person brings it to completion, or count
-it as ended and return how."""
+"""What a wait for tasks does when one ends without success: keep waiting until a person brings it to completion, or
+count it as ended and return its outcome."""
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """What a task waits for besides other tasks, under the name it gave it, with the answer once there is one."""
+    """A named wait of a task for something other than tasks, with the answer once there is one."""
 
     name: str
     kind: Literal["time", "signal", "person"]
     status: Literal["open", "met", "expired"]
     began_at: float
     until: float | None = None
-    """When a time has come; when a signal or an answer is waited for no longer."""
+    """When a timer ends, or when a wait for a signal or an answer expires."""
     signal: str | None = None
     question: str | None = None
     schema: dict[str, Any] | None = None
-    """What an answer must look like."""
+    """The schema of an answer."""
     ended_at: float | None = None
     value: Any = None
     """The signal's data, or the answer."""
@@ -316,7 +317,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class FailedDependency(msgspec.Struct, frozen=True):
-    """A dependency or subtask that ended without success, as it was when its dependent went on without it."""
+    """A dependency or subtask that ended without success, as it was when its dependent continued without it."""
 
     task_id: str
     status: str
@@ -362,14 +363,14 @@ class Task(msgspec.Struct, frozen=True):
     dependencies: list[str] = []
     blocked_by: list[str] = []
     failed_dependencies: list[FailedDependency] = []
-    """Of what it depends on or has waited for: what ended without success and no longer holds it."""
+    """Dependencies and awaited tasks that ended without success and no longer block this one."""
     blocked: bool = False
     blocked_reason: str | None = None
     hold: str | None = None
     waits: list[Wait] = []
     external_id: str | None = None
     merged_ids: list[str] = []
-    """Ids of submissions that were this task already; each of them names it."""
+    """Ids of later submissions that were deduplicated into this task; each of them names it."""
     idempotency_key: str | None = None
     parent_id: str | None = None
     retry_of: str | None = None
@@ -408,9 +409,9 @@ class Task(msgspec.Struct, frozen=True):
     poison_pill: bool = False
     result: Result | None = None
     incomplete: bool = False
-    """It was submitted without the decision report it needs; it is still running."""
+    """The result was submitted without the decision report it needs; the task is still running."""
     judge_task_id: str | None = None
-    """The task that judges its output, while that waits for the verdict."""
+    """The task that judges its output, while the verdict is awaited."""
     cost_usd: float = 0
     tokens_used: dict[str, int] = {}
     settings: dict[str, Any] | None = None
@@ -423,7 +424,8 @@ class Page(msgspec.Struct, frozen=True):
     tasks: list[Task]
     next: str | None
     index_lag: int = 0
-    """Events that the search index has yet to read: a search may miss what they changed. 0 where it missed nothing."""
+    """Events that the search index has yet to read: a search may miss what they changed. 0 if the index is up to
+    date."""
 
 
 class Dag(msgspec.Struct, frozen=True):
@@ -456,21 +458,21 @@ def dollars(amount: int | None) -> float:
 
 
 class DagTask(msgspec.Struct, frozen=True):
-    """What became of one task of a DAG."""
+    """The outcome of one task of a DAG."""
 
     id: str
     type: str
     title: str | None
     status: str
     output: Any
-    """The data it handed in, or the text where there is no data."""
+    """Its result: the data, or the text if there is no data."""
     error: str | None
     reason: str | None
     ended_at: float | None
 
 
 class DagResult(msgspec.Struct, frozen=True):
-    """What became of a DAG that has ended: of each task that was submitted with it, its newest try."""
+    """The outcome of an ended DAG: for each task submitted with it, its newest try."""
 
     dag_id: str
     status: Literal["completed", "failed", "cancelled"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 SHOWN_OF_QUERIES = frozenset({"schema"})
-"""What of an address's query is printed; the rest may be a password or the name of a file with one."""
+"""The parameters of an address that are printed; others may be a password or the name of a file with one."""
 
 
 def printable(text: str) -> str:
@@ -23,7 +23,7 @@ def _escape(character: str) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """An address as it may be printed: without its password and what else may be one."""
+    """An address without its password, and without parameters that may be one."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] in SHOWN_OF_QUERIES])

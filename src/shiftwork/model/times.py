@@ -11,7 +11,7 @@ from msgspec import Meta
 from shiftwork.model.errors import InputError
 
 MAX_TIME = 1e11
-"""A later time has no date any more."""
+"""Later times have no date."""
 MAX_DURATION = 1e10
 
 Time = float | Annotated[datetime, Meta(tz=True)]
@@ -24,12 +24,12 @@ Delay = Annotated[float, Meta(ge=0, le=MAX_DURATION)] | timedelta
 """From now on."""
 
 NAIVE = "Give it a time zone: datetime.now(UTC), or 2030-01-31T12:00:00Z."
-"""What to do about a time that could be any of 24."""
+"""The hint for a time without a zone."""
 _NO_ZONE = "with a timezone component"
 
 
 def hint(problem: str) -> str | None:
-    """What to do about a value that was refused as a time."""
+    """The hint for a value refused as a time."""
     if _NO_ZONE in problem:
         return NAIVE
     return "Write it like 2030-01-31T12:00:00Z." if "RFC3339" in problem else None
@@ -40,7 +40,7 @@ def epoch(value: Time, where: str = ...) -> float: ...
 @overload
 def epoch(value: Time | None, where: str = ...) -> float | None: ...
 def epoch(value: Time | None, where: str = "") -> float | None:
-    """A time in seconds since 1970. One without a time zone is refused: it would mean another time elsewhere."""
+    """A time in seconds since 1970. A time without a zone is refused: it would depend on the machine."""
     if not isinstance(value, datetime):
         return value
     if value.tzinfo is None:
@@ -58,7 +58,7 @@ def seconds(value: Duration | None) -> float | None:
 
 
 def number(value: Any, where: str = "") -> Any:
-    """A time or a duration as its number; any other value as it is."""
+    """A time or a duration as a number; any other value unchanged."""
     if isinstance(value, datetime):
         return epoch(value, where)
     return seconds(value) if isinstance(value, timedelta) else value
@@ -74,5 +74,5 @@ def in_seconds(value: Any) -> Any:
 
 
 def shown(at: float) -> str:
-    """A time in a sentence."""
+    """A time for use in a sentence."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

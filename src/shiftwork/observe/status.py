@@ -21,7 +21,7 @@ from shiftwork.store.store import Row, Tx
 
 WINDOW_SEC = 300.0
 NEWEST = 20_000
-"""Events that are looked at, so that a busy queue is measured over less than the window and not for longer."""
+"""The most events read: a busy queue is measured over less than the window."""
 
 STRAY_SEC = 60.0
 """An event that is numbered earlier is not younger by more than this: no verb takes longer."""
@@ -35,7 +35,7 @@ _NO_LEVEL = 3
 
 
 class TaskCounts(NamedTuple):
-    """What is found by reading all tasks."""
+    """The counts found by reading all tasks."""
 
     at: float
     counts: dict[str, int]
@@ -46,7 +46,7 @@ class TaskCounts(NamedTuple):
     by_tier: dict[tuple[str, str], int]
     """Tasks by state and tier."""
     depth: dict[str, int]
-    """Waiting tasks by the level that counts now."""
+    """Waiting tasks by current level."""
     by_lane: dict[tuple[int, str, str | None], int]
     """Waiting tasks by lane, state and hold."""
     scheduled: int
@@ -139,7 +139,7 @@ def _presence(agents: Sequence[Row]) -> dict[str, int]:
 
 
 def _slots(agents: Sequence[Row]) -> dict[str, int]:
-    """What agents may hold, and how much of it they would still be given: one that drains gets nothing more."""
+    """The agents' slots, and how many are free: a draining agent has none."""
     alive = [agent for agent in agents if agent["status"] in {"active", "draining"}]
     limited = [agent for agent in alive if agent["max_concurrent_tasks"] is not None]
     free = [agent["max_concurrent_tasks"] - agent["current_tasks"] for agent in limited if agent["status"] == "active"]
@@ -151,7 +151,7 @@ def _slots(agents: Sequence[Row]) -> dict[str, int]:
 
 
 async def _flow(tx: Tx, workspace: str) -> dict[str, Any]:
-    """How many were completed, and how long those waited that were claimed, as the newest events tell it."""
+    """Recent completions, and the waits of recent claims, from the newest events."""
     last = await event_log.last(tx)
     first = await _newest(tx, last)
     began = first["at"] if first and last > NEWEST else tx.now - WINDOW_SEC
@@ -183,7 +183,7 @@ async def _newest(tx: Tx, last: int) -> Row | None:
 
 
 def _scaled(count: int, seen_sec: float, window_sec: float) -> float:
-    """What a count comes to in the whole window, where only the last part of it was looked at."""
+    """Extrapolate a count to the whole window, if only its last part was read."""
     return count * max(1.0, window_sec / max(seen_sec, 0.1))
 
 

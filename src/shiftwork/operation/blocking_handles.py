@@ -1,4 +1,4 @@
-"""What `submit` of a `SyncQueue` answers: the handles of tasks and DAGs, with methods that block."""
+"""The handles that `SyncQueue.submit` returns for tasks and DAGs, with methods that block."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Waiting(Protocol):
 
 
 class SyncTaskHandle(Submitted, Generic[R], frozen=True, dict=True):
-    """A submitted task: what became of the submission, and its result once it ends."""
+    """A submitted task: the outcome of the submission, and its result once it ends."""
 
     @classmethod
     def of(cls, handle: TaskHandle[R], wait: Waiting) -> SyncTaskHandle[R]:
@@ -46,7 +46,7 @@ class SyncTaskHandle(Submitted, Generic[R], frozen=True, dict=True):
         return self._wait(self._handle.get())
 
     def cancel(self, reason: str = "cancelled") -> Outcome:
-        """Cancel the task if it has not ended, and what depends on it, as its settings say."""
+        """Cancel the task if it has not ended, and its dependents as their settings say."""
         return self._wait(self._handle.cancel(reason))
 
     def explain(self) -> Explanation:
@@ -77,7 +77,7 @@ class SyncDagHandle(list[SyncTaskHandle[Any]]):
         self._dag, self._wait = dag, wait
 
     def results(self, timeout: Patience = None) -> dict[str, DagTask]:
-        """Wait until the DAG ends and return what became of each task; see `DagHandle.results`."""
+        """Wait until the DAG ends and return the outcome of each task; see `DagHandle.results`."""
         return self._wait(self._dag.results(timeout))
 
     def result(self, timeout: Patience = None) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class SyncDagHandle(list[SyncTaskHandle[Any]]):
 
 
 def blocking(answer: Any, wait: Waiting) -> Any:
-    """An answer of a queue with every handle in it made a blocking one."""
+    """An answer of a queue, with every handle in it replaced by a blocking one."""
     if isinstance(answer, TaskHandle):
         return SyncTaskHandle.of(answer, wait)
     if isinstance(answer, DagHandle):

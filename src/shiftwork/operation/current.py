@@ -1,4 +1,4 @@
-"""The current queue: the one of a handler, or of a block that opened it, where it need not be named."""
+"""The current queue: that of a handler, or of the block that opened it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _queue: ContextVar[Any] = ContextVar("shiftwork_queue", default=None)
 
 @contextmanager
 def using(queue: Any) -> Iterator[None]:
-    """Have this queue be the current one inside the block, also in the tasks and threads begun there."""
+    """Make this queue the current one inside the block, including tasks and threads started there."""
     token = _queue.set(queue)
     try:
         yield

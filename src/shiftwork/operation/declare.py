@@ -6,9 +6,9 @@
             \"\"\"Close a breaker and clear its failure count.\"\"\"
 
 The method has no body: a call goes to the executor that the namespace was built with. Route, access check, OpenAPI,
-HTTP client and default command follow from the declaration, and so do the parameters and words of an MCP tool, where
-`mcp/` lists one; `implements` in the feature's `operations.py` says what it does. Modules with declarations import
-models only, so that a client loads no engine.
+HTTP client and default command are derived from the declaration, as are the parameters and texts of an MCP tool if
+`mcp/` lists one; `implements` in the feature's `operations.py` registers the implementation. Modules with declarations
+import models only, so that a client loads no engine.
 """
 
 from __future__ import annotations
@@ -43,33 +43,34 @@ class PlainText:
 
 
 class Options(TypedDict, total=False):
-    """What a declaration may say besides its route and scope."""
+    """Options of a declaration besides its route and scope."""
 
     body: str
-    """The parameter that is the whole request body; else that is an object of all parameters that the path lacks."""
+    """The parameter that is the whole request body; by default, the body is an object of all parameters not in the
+    path."""
     envelope: str
     """The one field of the JSON object around an answer that is a list, a flag or a number."""
     status: int
     errors: tuple[type[ShiftworkError], ...]
-    """What it can refuse with, besides what every operation can."""
+    """Errors it can raise, besides those of every operation."""
     key: IdempotencyKey
-    """When a client sends an Idempotency-Key with a change: never, where a repeat changes nothing by itself."""
+    """When a client sends an Idempotency-Key with a change: never, if the operation is naturally idempotent."""
     batch: str
-    """The parameter that a client splits where it holds more than one call may carry."""
+    """The parameter that a client splits if it holds more than one call may carry."""
     long_poll: str
-    """The parameter that says how long the server may wait before it answers."""
+    """The parameter for how long the server may wait before it answers."""
     rename: Mapping[str, str]
     """Parameters whose names differ over HTTP."""
     answer: Any
-    """The type of the answer, where it is not that of the method."""
+    """The type of the answer, if it is not that of the method."""
     group: str
-    """The heading in the documentation, where it is not that of the namespace."""
+    """The heading in the documentation, if it is not that of the namespace."""
     raw_body: bool
     """Whether the request body is a stream of bytes; a handler written by hand reads it."""
 
 
 class Operation:
-    """One operation of the queue, as every interface reads it."""
+    """One operation of the queue, as all interfaces use it."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Operation:
         self.http_method, _, self.path = route.partition(" ")
         self.path_names = tuple(re.findall(r"{(\w+)}", self.path))
         self.scope = scope
-        """The scope a caller needs; None serves everyone."""
+        """The scope a caller needs; None allows everyone."""
         self.envelope = options.get("envelope")
         self.status = options.get("status", 200)
         self.errors = options.get("errors", ())
@@ -119,7 +120,7 @@ class Operation:
 
     @functools.cached_property
     def reply(self) -> Any:
-        """The type of the JSON answer: in its envelope, where it has one."""
+        """The type of the JSON answer, including its envelope if it has one."""
         if self.envelope is None or self.answer is None:
             return self.answer
         name = "".join(word.capitalize() for word in re.split(r"[._]", self.name)) + "Reply"
@@ -174,7 +175,7 @@ class Executor(Protocol):
         ...
 
     async def upload(self, upload: Upload) -> Artifact:
-        """Keep content as an artifact."""
+        """Store content as an artifact."""
         ...
 
     def download(self, artifact_id: str, start: int, end: int | None) -> AsyncGenerator[bytes, None]:
@@ -186,7 +187,7 @@ _operations: list[Operation] = []
 
 
 def operations() -> Iterator[Operation]:
-    """Every operation that was declared so far, in the order of declaration."""
+    """All operations declared so far, in order of declaration."""
     return iter(_operations)
 
 
@@ -214,7 +215,7 @@ class Namespace:
 def operation(
     route: str, scope: Scope | None, **options: Unpack[Options]
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """Declare the operation that a method stands for."""
+    """Declare a method as an operation."""
 
     def declare(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         declared = Operation(method, route, scope, **options)
@@ -227,7 +228,7 @@ def operation(
             return self._executor.execute(declared, values)  # type: ignore[no-any-return]  # of the method's own type
 
         call.operation = declared  # type: ignore[attr-defined]  # read by `operation_of`
-        return call  # type: ignore[return-value]  # bound, it takes what the method takes
+        return call  # type: ignore[return-value]  # bound, it takes the method's parameters
 
     return declare
 
@@ -238,7 +239,7 @@ def _named(
     """Positional arguments by name, refused as Python refuses them."""
     given = dict(zip(names, args, strict=False))
     if len(args) > len(names) or given.keys() & values.keys():
-        inspect.signature(method).bind(None, *args, **values)  # raises the TypeError that says what is wrong
+        inspect.signature(method).bind(None, *args, **values)  # raises Python's own TypeError
     return given
 
 

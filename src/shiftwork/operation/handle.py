@@ -1,4 +1,4 @@
-"""What `submit` answers: the task or DAG that was submitted, with what its producer does next."""
+"""The handles that `submit` returns, with what a producer does next: wait, cancel, explain."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Patience = float | timedelta | None
 """How long to wait: seconds, a timedelta, or None for as long as it takes."""
 
 ANSWERED_EARLY_SEC = 0.05
-"""A server about to stop does not wait: it is asked again after this."""
+"""A server about to stop does not wait: query it again after this."""
 
 
 class TaskVerbs(Protocol):
-    """What a handle needs of the queue that it came from."""
+    """The queue's methods that a handle uses."""
 
     async def get(self, task_id: str) -> Task: ...
 
@@ -42,7 +42,7 @@ class TaskVerbs(Protocol):
 
 
 class TaskHandle(Submitted, Generic[R], frozen=True, dict=True):
-    """A submitted task: what became of the submission, and its result once it ends.
+    """A submitted task: the outcome of the submission, and its result once it ends.
 
     It has the fields of `Submitted`, as they were when it was submitted. `R` is the type of the result.
     """
@@ -59,7 +59,7 @@ class TaskHandle(Submitted, Generic[R], frozen=True, dict=True):
         return TaskHandle.of(self._queue, self, decode)
 
     async def result(self, timeout: Patience = None) -> R:  # noqa: ASYNC109  # it says so in an error of its own
-        """Wait until the task ends and return its result: the data handed in, or the text where there is no data.
+        """Wait until the task ends and return its result: the submitted data, or the text if there is no data.
 
         Without `timeout` (seconds or a timedelta) it waits as long as it takes. Raises `TaskFailed`, `TaskCancelled`
         or, when the time is up, `ResultTimeout`; the task itself continues.
@@ -73,7 +73,7 @@ class TaskHandle(Submitted, Generic[R], frozen=True, dict=True):
         return await self._queue.get(self.id)
 
     async def cancel(self, reason: str = "cancelled") -> Outcome:
-        """Cancel the task if it has not ended, and what depends on it, as its settings say."""
+        """Cancel the task if it has not ended, and its dependents as their settings say."""
         return await self._queue.cancel(self.id, reason)
 
     async def explain(self) -> Explanation:
@@ -99,14 +99,14 @@ class DagHandle(list[TaskHandle[Any]]):
     def __init__(self, tasks: Iterable[TaskHandle[Any]], wait_for: WaitForDag) -> None:
         super().__init__(tasks)
         self.dag_id = next((task.dag_id for task in self if task.dag_id is not None), None)
-        """The DAG's id; None where every task was there already."""
+        """The DAG's id; None if all tasks already existed."""
         self._wait_for = wait_for
 
     async def results(self, timeout: Patience = None) -> dict[str, DagTask]:  # noqa: ASYNC109  # as of a task
-        """Wait until the DAG ends and return what became of each task, by its key, or by its id where it has none.
+        """Wait until the DAG ends and return the outcome of each task, by its key, or by its id if it has none.
 
-        A task that was there already, in another DAG, is waited for as well. Without `timeout` it waits as long as it
-        takes; when the time is up it raises `ResultTimeout`.
+        A task that already existed in another DAG is awaited as well. Without `timeout` it waits as long as it takes;
+        when the time is up it raises `ResultTimeout`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds_of(timeout, "timeout")
@@ -120,7 +120,7 @@ class DagHandle(list[TaskHandle[Any]]):
     async def result(self, timeout: Patience = None) -> dict[str, Any]:  # noqa: ASYNC109  # as of a task
         """Wait until the DAG ends and return the result of each task, by its key or id.
 
-        If a task failed, it raises `TaskFailed` for the first that did; `results` has the others, too.
+        If any task failed, raises `TaskFailed` for the first one; `results` returns all outcomes.
         """
         results = await self.results(timeout)
         failed = [task for task in results.values() if task.status in SETTLED]
@@ -138,7 +138,7 @@ def _by_id(result: DagResult) -> dict[str, DagTask]:
 
 
 async def in_turns(executor: Executor, operation: Operation, given: dict[str, Any], wait: Patience) -> Any:
-    """Ask, and ask again while the answer is that it has not ended: a server waits for 25 seconds at most."""
+    """Repeat the call until the task has ended: a server waits at most 25 seconds per call."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds_of(wait)
     while True:
@@ -153,11 +153,11 @@ async def in_turns(executor: Executor, operation: Operation, given: dict[str, An
 
 
 def seconds_of(wait: Patience, where: str = "wait") -> float:
-    """How long a caller waits, in seconds; infinite where it waits as long as it takes."""
+    """How long a caller waits, in seconds; infinite without a limit."""
     if wait is None:
         return math.inf
     seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
-    if type(seconds) not in {int, float} or not seconds >= 0:  # not a number is no duration either
+    if type(seconds) not in {int, float} or not seconds >= 0:  # NaN is not a duration either
         hint = "Pass seconds, a timedelta, or None to wait as long as it takes."
-        raise InputError(f"expected a duration that is not negative, got {wait!r}", where=where, hint=hint)
+        raise InputError(f"expected a non-negative duration, got {wait!r}", where=where, hint=hint)
     return float(seconds)

@@ -1,4 +1,4 @@
-"""What a program holds: the operations of a queue, in this process (`Queue`) or on a server (`Client`)."""
+"""The interface of a queue, in this process (`Queue`) or on a server (`Client`)."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 class AnyQueue(Everyday, WorkerVerbs):
-    """A queue, wherever it runs: everyday operations as methods, the rest in a namespace for each kind of thing."""
+    """A queue, local or remote: everyday operations as methods, the rest in one namespace per feature."""
 
     @property
     def url(self) -> str:
-        """Where the queue is: a database, or a server."""
+        """The address of the queue: a database, or a server."""
         raise NotImplementedError
 
     @property
@@ -64,7 +64,7 @@ class AnyQueue(Everyday, WorkerVerbs):
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Answer what is under way, then close the store or the connections."""
+        """Finish running calls, then close the store or the connections."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Namespaces that several features add to: what can be done with tasks, with claims, and with many at once."""
+"""Namespaces to which several features contribute: tasks, claims, and batches."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Batches(Batch, ClaimBatch, LogBatch):
 
 
 class AllTasks(Tasks, TaskLogs, TaskInstructions):
-    """Tasks, besides what is done with them every day."""
+    """The less common operations on tasks."""
 
 
 class AllClaims(Claims, ClaimLogs, Inbox):
-    """Claims, and what is said under one."""
+    """Less common operations on claims."""

@@ -1,4 +1,4 @@
-"""Runs operations in this process: how an implementation is registered, and what it is given."""
+"""Runs operations in this process: registers implementations, and passes them the engine and the caller."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Shared:
-    """Kept once per open queue, however many handles there are."""
+    """State of one open queue, shared by all its handles."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -45,7 +45,7 @@ class Shared:
         self.event_waiters = EventWaiters(engine.store)
         self.coalescers: dict[tuple[Any, ...], Coalescer[Any, Any]] = {}
         self.claims_apart_until: dict[str, float] = {}
-        """By workspace, until when (on the loop's clock) claims are not joined, since none was plain."""
+        """By workspace, until when (on the loop's clock) claims are not joined, because none was plain."""
         self.counting = asyncio.Lock()
         self.counted: dict[str, TaskCounts] = {}
         self.measured = MetricsCache()
@@ -53,23 +53,23 @@ class Shared:
         self.one_of_many = False
         """Whether this is one database of a map, so that a workspace may have left it."""
         self.left: set[str] = set()
-        """Workspaces that are known to be in another database now."""
+        """Workspaces known to be in another database now."""
         self._under_way: set[asyncio.Future[Any]] = set()
 
     def note_left(self, workspace: str) -> None:
-        """A workspace is in another database now: who waits here for something of it looks there."""
+        """Record that a workspace has moved: its waiting calls continue on the other database."""
         self.left.add(workspace)
         self.claim_waiters.wake(frozenset())
         self.result_waiters.wake_all()
         self.event_waiters.wake_all()
 
     def keep(self, future: asyncio.Future[Any]) -> None:
-        """See to the end of something no one waits for."""
+        """Keep a background task alive until it ends."""
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
 
     def record_claim(self, workspace: str, agent_id: str, *, got_work: bool) -> None:
-        """Count a claim call; what was counted is written now and then."""
+        """Count a claim call; counts are written periodically."""
         if self.tally.record(workspace, agent_id, got_work=got_work):
             self.keep(asyncio.ensure_future(self.tally.write()))
 
@@ -96,7 +96,7 @@ class Call:
         self.workspace = workspace
         self.caller = caller if caller.workspace == workspace else caller._replace(workspace=workspace)
         self.connection = connection
-        """Of the caller, whose transaction the operation becomes part of."""
+        """The caller's connection, whose transaction the operation becomes part of."""
 
     @property
     def shared(self) -> Shared:
@@ -110,12 +110,14 @@ class Call:
         return Call(self.shared, self.workspace, self.caller, connection)
 
     def require_here(self) -> None:
-        """Raise where the workspace is known to be in another database."""
+        """Raise if the workspace is known to be in another database."""
         if self.workspace in self.shared.left:
             raise WorkspaceMoved(f"the workspace {self.workspace!r} is in another database now")
 
     async def run(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
-        """One verb with this handle's engine and caller, in one transaction. A repeat is answered as the first was."""
+        """Run a verb with this handle's engine and caller, in one transaction. A repeated request gets the first
+        answer.
+        """
         self.require_here()
         request = self.caller.idempotency
         call: Verb[T] = functools.partial(self.in_transaction, verb, args, named)
@@ -129,11 +131,15 @@ class Call:
         return answer
 
     async def _run_joined(self, call: Verb[T]) -> T:
-        """In the caller's transaction, of whose end we do not hear: what it may roll back is not remembered."""
+        """Run a verb in the caller's transaction. We do not learn how it ends, so nothing it may roll back is
+        cached.
+        """
         store, settings = self.engine.store, self.engine.settings_cache
         if settings.has(self.workspace):
             return await store.run_on(self.connection, call)
-        if not store.one_writer:  # apart from it, so that others in a new workspace need not wait for its end
+        if (
+            not store.one_writer
+        ):  # in a separate transaction, so that others in a new workspace need not wait for the caller's
             await store.run(lambda tx: settings.add(tx, self.workspace))
             settings.mark_recorded(self.workspace)
             return await store.run_on(self.connection, call)
@@ -143,7 +149,7 @@ class Call:
             settings.forget_recorded(self.workspace)
 
     async def run_each_time(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
-        """The same for a verb whose answer is not kept, whatever key its request has."""
+        """The same for a verb whose answer is not stored, whatever key its request has."""
         self.require_here()
         answer = await self.engine.store.run(functools.partial(self.in_transaction, verb, args, named))
         self.engine.settings_cache.mark_recorded(self.workspace)
@@ -153,7 +159,7 @@ class Call:
         self, verb: Callable[..., Coroutine[Any, Any, T]], args: Any, named: Any, tx: Tx
     ) -> Coroutine[Any, Any, T]:
         if self.shared.one_of_many:
-            tx.stay_open()  # for the look at where the workspace is
+            tx.stay_open()  # for the check of where the workspace is
         if not self.engine.settings_cache.has(self.workspace):
             running = self._first_call(verb, args, named, tx)
         else:
@@ -161,7 +167,9 @@ class Call:
         return self._run_here(running, tx) if self.shared.one_of_many else running
 
     async def _run_here(self, running: Coroutine[Any, Any, T], tx: Tx) -> T:
-        """A verb that writes is refused by a database that the workspace has left; one that found nothing asks it."""
+        """A database that the workspace has left refuses writing verbs; for one that found nothing, check
+        explicitly.
+        """
         try:
             answer = await running
         except ShiftworkError:
@@ -171,7 +179,7 @@ class Call:
         return answer
 
     async def _first_call(self, verb: Callable[..., Coroutine[Any, Any, T]], args: Any, named: Any, tx: Tx) -> T:
-        """In a workspace that may be new."""
+        """Run in a workspace that may be new."""
         await self.engine.settings_cache.add(tx, self.workspace)
         return await verb(tx, self.engine, self.caller, *args, **named)
 
@@ -182,7 +190,7 @@ class Call:
         return await self.engine.store.read(verb)
 
     async def _read_here(self, verb: Callable[[Tx], Coroutine[Any, Any, T]], tx: Tx) -> T:
-        """What is read must not be what a workspace left behind."""
+        """Refuse to read the remains of a workspace that has moved."""
         await self._require_not_left(tx)
         return await verb(tx)
 
@@ -193,13 +201,13 @@ class Call:
     async def until(
         self, kind: Kind, key: str, look: Callable[[], Awaitable[T]], has_ended: Callable[[T], bool], wait: float
     ) -> T:
-        """Look, and look again when it ends or the time is up; costs nothing meanwhile."""
+        """Look, and look again when it ends or the time is up; the wait itself costs nothing."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         waiters = self.shared.result_waiters
         async with waiters.waiting(kind, key) as woken:
             while True:
-                woken.clear()  # before the look: what ends meanwhile is looked at again
+                woken.clear()  # before the look: an end during it triggers another
                 found = await look()
                 left = deadline - loop.time()
                 if has_ended(found) or left <= 0:
@@ -211,7 +219,7 @@ class Call:
     def coalescer(
         self, verb: Callable[[Any, Sequence[Any]], Coroutine[Any, Any, Sequence[Any]]]
     ) -> Coalescer[Any, Any]:
-        """What joins calls of one verb, whatever request each comes with: their items name it."""
+        """The coalescer of a verb's calls, for all requests: each item names its own."""
         caller = self.caller._replace(request_id=None)
         key = (verb, self.workspace, caller)
         found = self.shared.coalescers.get(key)
@@ -232,7 +240,7 @@ class Call:
         return found
 
     async def find_many(self, references: Sequence[str]) -> list[str | NotFound]:
-        """The same for many. An id without a task is left to the verb, which says the same about it."""
+        """The same for many. An id without a task is left to the verb, which raises the same error."""
 
         async def look(tx: Tx) -> list[str | NotFound]:
             uuids = await tasks.find_many(tx, self.workspace, references)
@@ -259,16 +267,16 @@ class Call:
             return error
 
     async def token(self, token: str | Token) -> Token:
-        """A claim token; the task may be named by the caller's own id in it."""
+        """A claim token; it may name the task by the caller's own id."""
         (found,) = await self.tokens([token])
         if isinstance(found, NotFound):
             raise found
         return found
 
     async def tokens(self, tokens: Sequence[str | Token]) -> list[Token | NotFound]:
-        """The same for many; a name that no task has is no reason to refuse the others."""
+        """The same for many; an unknown name does not fail the others."""
         if all(isinstance(token, Token) for token in tokens):  # of a worker in this process: nothing to look up
-            return list(tokens)  # type: ignore[arg-type]  # which is what was asked
+            return list(tokens)  # type: ignore[arg-type]  # just checked
         parsed = [_split(token) for token in tokens]
         names = [name for name, _ in parsed if ids.parse(name) is None]
         named = dict(zip(names, await self.find_many(names), strict=True)) if names else {}
@@ -279,7 +287,7 @@ class Call:
         return await self.perform(operation, operation.parameters.read(values))
 
     def perform(self, operation: Operation, values: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-        """The same with values that were checked already."""
+        """The same with values already checked."""
         implementation = operation.implementation
         assert implementation is not None, f"{operation.name} has no implementation"
         return crash_points.named(operation.name, implementation(self, **values))
@@ -318,7 +326,9 @@ def implements(
 ) -> Callable[
     [Callable[Concatenate[Call, P], Coroutine[Any, Any, T]]], Callable[Concatenate[Call, P], Coroutine[Any, Any, T]]
 ]:
-    """Register what the operation declared on this method does; the type checker compares the two signatures."""
+    """Register the implementation of the operation declared on this method; the type checker compares the two
+    signatures.
+    """
 
     def register(
         function: Callable[Concatenate[Call, P], Coroutine[Any, Any, T]],
@@ -330,7 +340,8 @@ def implements(
 
 
 VerbOf = Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]]
-"""A verb of one transaction: given that, the engine, the caller, the workspace, and the operation's parameters."""
+"""A verb of one transaction; it gets the transaction, the engine, the caller, the workspace, and the operation's
+parameters."""
 
 
 def transaction(
@@ -365,7 +376,7 @@ def reading(
 
 @functools.lru_cache(1024)
 def _answer_type(verb: Callable[..., Any]) -> Any:
-    """Read once: it takes longer than many a statement."""
+    """Read once: it takes longer than many statements."""
     return get_type_hints(verb)["return"]
 
 
@@ -376,7 +387,7 @@ def _positional(
 
 
 def load_implementations() -> None:
-    """Import the operations of every feature, and what extends them."""
+    """Import the operations of every feature, and the extensions."""
     for feature in features.WITH_OPERATIONS:
         import_module(f"shiftwork.{feature}.operations")
     import_module("shiftwork.engine.claims_operations")
@@ -389,11 +400,11 @@ def _split(token: str | Token) -> tuple[str, int]:
     if isinstance(token, Token):
         return token
     parts = ids.split_token(check.text(token, "token", 300) or "")
-    return parse_token(token) if parts is None else parts  # which says what is wrong with it
+    return parse_token(token) if parts is None else parts  # raises the error
 
 
 def _unknown(name: str) -> NotFound:
-    shown = name if ids.parse(name) else repr(name)  # as the verbs say it
+    shown = name if ids.parse(name) else repr(name)  # the same error as the verbs'
     return NotFound(f"there is no task {shown}", task_id=name)
 
 

@@ -23,7 +23,7 @@ MAX_BATCH = 1000
 """Items that one HTTP call may carry."""
 
 SOMETHING = msgspec.Meta(extra_json_schema={"minProperties": 1})
-"""For a body in which every field may be left out, but not all of them."""
+"""The schema rule of a body that needs at least one of its optional fields."""
 
 
 class Accepts:
@@ -38,7 +38,7 @@ class Accepts:
 
 
 ClaimToken = Annotated[str | Token, Accepts(Any, over_http=Name)]
-"""The token of a claim: as text, or as a worker in this process holds it. `call.token` checks it."""
+"""The token of a claim: as text, or parsed, as a worker in this process holds it. `call.token` checks it."""
 
 
 class ClaimRef(Fields):
@@ -54,7 +54,7 @@ CLAIM_FIELDS = frozenset(ClaimRef.__struct_fields__)
 
 
 class Parameters:
-    """What an operation takes."""
+    """The parameters of an operation."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class Parameters:
         self.struct: type[msgspec.Struct] = _struct(f"{title}Parameters", fields, {})
         """All of them, under their Python names."""
         self._unread = frozenset(name for name in self.names if kinds[name] in (Any, list[Any]))
-        """Those that the implementation checks by itself."""
+        """Those that the implementation checks itself."""
         self._texts = tuple(name for name in self.names if _is_text(kinds[name]))
         self.under_claim = TOKEN in self.names and TASK in path_names and TASK not in self.names
         sent = [_field(parameter, read_as(hints[parameter.name], over_http=True)) for parameter in signature]
         self.sent: dict[str, Any] = {field[0]: field for field in sent}
-        """Name, type and default of each as it is sent, for interfaces that take JSON."""
+        """Name, type and default of each in a request, for interfaces that take JSON."""
         rest = [field for field in sent if field[0] not in path_names]
         if self.under_claim:
             rest = [field for field in rest if field[0] != TOKEN]
@@ -104,7 +104,7 @@ class Parameters:
             self.body = _struct(f"{title}Body", bounded, self.rename, base)
 
     def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values a caller gave, checked, with the defaults of the rest. An unknown name is a TypeError."""
+        """The caller's values, checked, with defaults for the rest. An unknown name is a TypeError."""
         for name in values:
             if name not in self.names:
                 raise TypeError(f"unexpected argument {name!r}; expected {', '.join(self.names)}")
@@ -136,14 +136,14 @@ class Parameters:
         return times.number(value, name) if name in self._timed else value
 
     def _allowed(self, name: str) -> str | None:
-        """A hint that lists the values of a parameter, where there are few."""
+        """A hint that lists the values of a parameter, if there are few."""
         kind = self.kinds.get(name)
         words = [word for part in (kind, *get_args(kind)) if get_origin(part) is Literal for word in get_args(part)]
         return f"Use one of {', '.join(map(str, words))}." if words else None
 
     @property
     def body_needs_a_field(self) -> bool:
-        """Whether every field of the body may be left out, but not all of them: it says what is to change."""
+        """Whether the body needs at least one of its optional fields: it describes a change."""
         if self.body is None or self.body_name is not None:
             return False
         return all(field.default is msgspec.UNSET for field in msgspec.structs.fields(self.body))
@@ -172,7 +172,7 @@ def read_as(hint: Any, *, over_http: bool = False) -> Any:
 
 
 def _is_converted(part: Any, *, over_http: bool) -> bool:
-    """Whether it is a number by the time it is checked. A request has no other durations; its times may be texts."""
+    """Whether it is a number once it is checked. Durations in a request are numbers; times may be texts."""
     kind = get_args(part)[0] if get_origin(part) is Annotated else part
     return kind is timedelta or (kind is datetime and not over_http)
 
@@ -215,7 +215,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """A struct is read anew: nothing was checked when it was made."""
+    """Convert a struct again: its constructor checks nothing."""
     if isinstance(value, msgspec.Struct):
         return check.plain(value, where)
     if isinstance(value, list | tuple) and any(isinstance(item, msgspec.Struct) for item in value):

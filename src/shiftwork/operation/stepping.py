@@ -1,4 +1,4 @@
-"""Makes the first step of a coroutine without an asyncio task or a timer: many need no second."""
+"""Runs the first step of a coroutine without an asyncio task or a timer: many never suspend."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ def _call(function: Callable[..., Any], *args: Any) -> Any:
 
 
 class Ended(NamedTuple, Generic[T]):
-    """What a coroutine came to that never waited."""
+    """The result of a coroutine that never suspended."""
 
     value: T
 
 
-def begin(coroutine: Awaitable[T]) -> Ended[T] | Rest[T]:
-    """Run it until it waits for something; what is left is to be awaited, or closed."""
+def begin(coroutine: Awaitable[T]) -> Ended[T] | Unfinished[T]:
+    """Run a coroutine until it suspends; an unfinished one must be awaited or closed."""
     running = cast(Coroutine[Any, Any, T], coroutine)
     try:
-        return Rest(running, running.send(None))
+        return Unfinished(running, running.send(None))
     except StopIteration as ended:
         return Ended(ended.value)
 
 
-class Rest(Generic[T]):
-    """Awaits what the coroutine awaits, from `awaited` on, and is what it comes to.
+class Unfinished(Generic[T]):
+    """Continues a suspended coroutine, beginning with `awaited`, and returns its result.
 
-    `run` calls each step: that of a context keeps its variables to the coroutine.
+    `run` makes each step: a context's own `run` keeps the context variables inside the coroutine.
     """
 
     def __init__(self, running: Coroutine[Any, Any, T], awaited: Any, run: Callable[..., Any] = _call) -> None:
@@ -39,7 +39,7 @@ class Rest(Generic[T]):
         self._run = run
 
     def close(self) -> None:
-        """Give it up: no one waits for it."""
+        """Close the coroutine: no one waits for it."""
         self._running.close()
 
     def __await__(self) -> Generator[Any, Any, T]:
@@ -51,7 +51,7 @@ class Rest(Generic[T]):
                 except GeneratorExit:
                     running.close()
                     raise
-                except BaseException as error:  # noqa: BLE001  # a cancellation: it is the coroutine's to answer
+                except BaseException as error:  # noqa: BLE001  # such as a cancellation: the coroutine must handle it
                     awaited = run(running.throw, error)
                 else:
                     awaited = run(running.send, None)

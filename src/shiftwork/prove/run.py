@@ -313,7 +313,7 @@ class Trial:
         return True
 
     def _is_full(self) -> bool:
-        """More waits than the fleet does in three seconds at its best of late, so that it has work after a fault."""
+        """More waits than the fleet completes in three seconds at its best pace, so it has work after a fault."""
         recent = self._samples[-PACE_SAMPLES:]
         rate = max((rate_between(*pair) for pair in pairwise(recent)), default=0.0)
         ahead = 3 + self._at - recent[-1].at_sec

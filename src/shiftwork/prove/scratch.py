@@ -139,7 +139,7 @@ def with_schema(url: str, schema: str) -> str:
 @asynccontextmanager
 async def scratch_at(url: str) -> AsyncIterator[Scratch]:
     """A SQLite file lies on the disk of the user's own, since another may be faster and fail otherwise."""
-    near = Path(url.removeprefix("sqlite:///")).absolute().parent if url.startswith("sqlite") else None  # noqa: ASYNC240  # asks for the current folder alone
+    near = Path(url.removeprefix("sqlite:///")).absolute().parent if url.startswith("sqlite") else None  # noqa: ASYNC240  # only reads the current folder
     folder = Path(tempfile.mkdtemp(prefix=".shiftwork-prove-", dir=near))
     scratch = Scratch(url, folder)
     try:

@@ -23,7 +23,7 @@ MAX_PAGE = 2_000
 """Events of one batch where those before it changed no words, as while work is claimed and completed."""
 
 MAX_PAGES = 200
-"""Of one turn; the rest has the next one."""
+"""Pages per run; the rest is left to the next run."""
 
 TURN_SEC = 0.1
 """So long a turn takes while the queue is busy: a tenth of the time, with a turn each second."""

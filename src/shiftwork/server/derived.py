@@ -1,4 +1,4 @@
-"""Serves an operation over HTTP by its declaration alone."""
+"""Serves an operation over HTTP from its declaration alone."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _body(operation: Operation) -> Any:
 
 
 class _Handler:
-    """Runs one operation with what the request says."""
+    """Runs one operation with the values of the request."""
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
@@ -106,7 +106,7 @@ class _Handler:
 
 
 def _refuse_other_fields(operation: Operation, values: dict[str, Any]) -> None:
-    """What an adapter reads comes from a caller: a wrong name in it is the caller's error, not a program's."""
+    """An adapter reads the caller's input: a wrong name is the caller's error, not ours."""
     for name in values:
         if name not in operation.parameters.names:
             raise InputError(f"Object contains unknown field `{name}`", where=name)
@@ -134,7 +134,7 @@ async def _values(operation: Operation, context: RequestContext, body: Any) -> d
 
 
 def _from_path(operation: Operation, name: str, text: str) -> Any:
-    """A part of the path as its declared type. A number that is none names nothing that exists."""
+    """A part of the path as its declared type. An invalid number is not found."""
     try:
         return msgspec.convert(text, operation.parameters.kinds[name], strict=False)
     except msgspec.ValidationError as error:

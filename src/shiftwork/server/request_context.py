@@ -16,7 +16,7 @@ from shiftwork.model.errors import FenceRequired, InputError
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.task import Submitted, Task
 from shiftwork.operation.parameters import ClaimRef
-from shiftwork.operation.stepping import Rest, begin
+from shiftwork.operation.stepping import Unfinished, begin
 from shiftwork.queue import Queue
 from shiftwork.server import reading, rendering
 from shiftwork.views.view import View
@@ -129,7 +129,7 @@ class RequestContext:
     def is_gone(self) -> bool:
         """Whether the caller has hung up."""
         begun = begin(self.request.receive())
-        if isinstance(begun, Rest):
+        if isinstance(begun, Unfinished):
             begun.close()
             return False
         return bool(begun.value["type"] == "http.disconnect")

@@ -142,7 +142,7 @@ class ServerProcesses:
         crashes = ended.crashes + 1 if lived < CRASH_SEC else 0
         pause = 0.0 if crashes < 2 else min(MAX_BACKOFF_SEC, 2.0 ** (crashes - 2))
         log.warning(
-            "server process %d ended with %s after %.1f s; a new one starts in %g s",
+            "server process %d ended with %s after %.1f s; restarting in %g s",
             *(ended.pid, _name(os.waitstatus_to_exitcode(status)), lived, pause),
         )
         while pause > 0 and not self._stopping:

@@ -12,7 +12,7 @@ from shiftwork.snapshots.model import Snapshot
 from shiftwork.snapshots.snapshot_folder import SnapshotFile, SnapshotFolder, name_at
 from shiftwork.store.store import Tx
 
-TOLD_TO = "default"
+ALERTED_WORKSPACE = "default"
 """A snapshot is of all workspaces; one of them gets the event when it fails."""
 
 
@@ -58,7 +58,7 @@ async def taken(tx: Tx, engine: Engine, caller: Caller, workspace: str, made: Sn
     """Note who took a snapshot; that an earlier one failed is over."""
     work = UnitOfWork(tx, engine, caller)
     work.emit_for(workspace, "snapshot_taken", data={"name": made.name, "size": made.size, "checksum": made.checksum})
-    await compare(work, TOLD_TO, "snapshot", [])
+    await compare(work, ALERTED_WORKSPACE, "snapshot", [])
     await work.save_events()
     return made
 
@@ -67,5 +67,5 @@ async def record_result(tx: Tx, engine: Engine, caller: Caller, failure: Shiftwo
     """Tell that snapshots fail, once, and once that it is over."""
     found = [] if failure is None else [Finding("snapshot", "snapshot_failed", {"error": failure.what})]
     work = UnitOfWork(tx, engine, caller)
-    await compare(work, TOLD_TO, "snapshot", found)
+    await compare(work, ALERTED_WORKSPACE, "snapshot", found)
     await work.save_events()

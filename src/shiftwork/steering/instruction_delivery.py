@@ -40,7 +40,7 @@ async def with_heartbeat(
 ) -> dict[str, list[Instruction]]:
     """What waits for each of these tasks, by the task's id, noted as delivered.
 
-    Asked only where `see_runtime` has answered that the workspace has open instructions.
+    Asked only where `touch_runtime` has answered that the workspace has open instructions.
     """
     held = {row["root_id"]: row for row in claims}
     found = await tx.all("open_instructions", items=[(root,) for root in sorted(held)]) if held else []

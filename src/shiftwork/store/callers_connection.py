@@ -1,6 +1,6 @@
-"""Connections of callers to PostgreSQL: what our statements need of asyncpg, psycopg 3 and SQLAlchemy.
+"""Adapts callers' PostgreSQL connections (asyncpg, psycopg 3, SQLAlchemy) to our statements.
 
-None of the drivers is imported here: an object of one that is not loaded cannot be given.
+None of the drivers is imported here: a connection of one can only exist if it is already loaded.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from shiftwork.model.errors import ConnectionUnusable
 from shiftwork.store.store import Row
 
 T = TypeVar("T")
-KINDS = "Pass a connection of asyncpg, psycopg 3 or SQLAlchemy, the last over one of the other two."
+KINDS = "Pass a connection of asyncpg, psycopg 3, or SQLAlchemy over one of these two."
 BEGIN = "Begin a transaction on the connection first."
 
 
 class CallersConnection(Protocol):
-    """A connection in the middle of its owner's transaction; parameters are written $1, $2, …"""
+    """A connection inside its owner's transaction; parameters are written $1, $2, …"""
 
     async def fetch(self, text: str, *values: Any) -> Sequence[Row]:
         """All rows, with ids as text and JSON as text."""
@@ -33,11 +33,11 @@ class CallersConnection(Protocol):
         """The first row, or None."""
 
     async def execute(self, text: str, *values: Any, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as asyncpg has it
-        """A statement whose rows no one wants."""
+        """Run a statement and discard its rows."""
 
 
 async def adapt(connection: Any) -> CallersConnection:
-    """The caller's connection as our statements need it. One that is not in a transaction is refused."""
+    """Wrap the caller's connection for our statements. One that is not in a transaction is refused."""
     connection = await _of_sqlalchemy(connection)
     if isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
         return _on_asyncpg(connection)
@@ -62,7 +62,7 @@ async def _of_sqlalchemy(connection: Any) -> Any:
         if isinstance(connection, extension.AsyncSession | extension.async_scoped_session):
             connection = await connection.connection()
         if isinstance(connection, extension.AsyncConnection):
-            await connection.exec_driver_sql("select 1")  # begins, where nothing was done yet
+            await connection.exec_driver_sql("select 1")  # begins the transaction, if nothing was done yet
             return (await connection.get_raw_connection()).driver_connection
     if orm is not None and isinstance(connection, orm.Session | orm.scoped_session):
         connection = await in_thread(connection.connection)
@@ -73,7 +73,7 @@ async def _of_sqlalchemy(connection: Any) -> Any:
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Run what blocks in a thread. A caller that is cancelled meanwhile waits for it: the connection is in use."""
+    """Run a blocking call in a thread. A cancelled caller still waits for it: the connection is in use."""
     running = asyncio.ensure_future(asyncio.to_thread(function))
     try:
         return await asyncio.shield(running)
@@ -107,12 +107,12 @@ def no_transaction() -> ConnectionUnusable:
 
 
 class AsyncpgConnection:
-    """One of asyncpg. Its owner may have other codecs than ours for ids and for JSON, as SQLAlchemy has."""
+    """A connection of asyncpg. Its owner may have other codecs for ids and JSON than we do, as SQLAlchemy has."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._empty_text: Any = None
-        """What the owner's codec makes of an empty text in JSON."""
+        """How the owner's codec decodes an empty JSON text."""
 
     async def fetch(self, text: str, *values: Any) -> Sequence[Row]:
         if self._empty_text is None:
@@ -142,7 +142,7 @@ class AsyncpgConnection:
 
 
 _WITHOUT_CODECS: dict[str, tuple[str, list[str]]] = {}
-"""By statement: the same with its JSON sent as text, and the columns of its answer that are JSON."""
+"""By statement: a variant that sends JSON as text, and the JSON columns of its answer."""
 
 
 def _without_codecs(text: str, statement: Any) -> tuple[str, list[str]]:
@@ -160,7 +160,9 @@ def _with_text_ids(row: Any) -> dict[str, Any]:
 
 
 class PsycopgConnection:
-    """One of psycopg 3 that blocks. Every value is sent as text, which the server reads as the type it needs."""
+    """A blocking connection of psycopg 3. Every value is sent as text, which the server converts to the type it
+    needs.
+    """
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -182,7 +184,7 @@ class PsycopgConnection:
 
 
 class AsyncPsycopgConnection(PsycopgConnection):
-    """The same for one that is awaited."""
+    """The same for an async connection."""
 
     async def fetch(self, text: str, *values: Any) -> Sequence[Row]:
         async with _prepared(sys.modules["psycopg"].AsyncRawCursor, self._connection) as cursor:
@@ -191,7 +193,7 @@ class AsyncPsycopgConnection(PsycopgConnection):
 
 
 def _prepared(kind: Any, connection: Any) -> Any:
-    """A cursor that reads and writes as we do, whatever its owner has registered on the connection."""
+    """A cursor with our own adapters, whatever its owner has registered on the connection."""
     from psycopg.rows import dict_row  # noqa: PLC0415  # it is loaded, or there would be no connection
     from psycopg.types.string import StrDumperUnknown, TextLoader  # noqa: PLC0415  # likewise
 
@@ -203,7 +205,7 @@ def _prepared(kind: Any, connection: Any) -> Any:
 
 
 def literal(value: Any) -> str | None:
-    """A value as PostgreSQL reads it from text."""
+    """A value in PostgreSQL's text form."""
     if value is None:
         return None
     if isinstance(value, bool):

@@ -1,6 +1,6 @@
 """Every table of the queue with its columns and their types, read from the migrations themselves.
 
-Anyone who reads or writes whole queues goes by it, so that a table or a column that is added later cannot be forgotten.
+Code that reads or writes whole queues uses it, so that no table or column added later is forgotten.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from shiftwork.store import migrate
 from shiftwork.store.statements import Column, only
 
 OF_THE_STORE = frozenset({"migrations", "duties", "routes"})
-"""Tables that report one database and not of its queue: how it was made, when its housekeeping ran, and
-which workspaces have moved."""
+"""Tables about the database itself, not its queue: its migrations, its maintenance runs, and the workspaces that
+moved."""
 
 DERIVED = "search_"
-"""How the names of tables begin that are made again from the others, and are part of no copy."""
+"""Name prefixes of tables that are derived from the others and are never copied."""
 
 SHARED_TABLES = frozenset({"workspaces", "meters", "meter_marks", "metric_snapshots"})
-"""Tables that have rows as soon as a queue is opened and its maintenance jobs run, before anyone has done anything."""
+"""Tables that get rows as soon as a queue is opened and its maintenance jobs run, before it is used."""
 
 _STRICT = re.compile(r"\)\s*strict\b")
 _AT = re.compile(r"<at ([\w.]+)>")
@@ -30,7 +30,7 @@ _TYPE = re.compile(r"<(\w+)>")
 
 
 class Table(NamedTuple):
-    """One table; `number` is the column that the database itself numbers, where there is one."""
+    """One table; `number` is the column that the database itself numbers, if any."""
 
     name: str
     columns: tuple[Column, ...]
@@ -65,7 +65,7 @@ def _is_copied(name: str) -> bool:
 
 
 def _with_types(text: str) -> str:
-    """A migration for SQLite, but with the types as they are written: a table that is not strict takes any name."""
+    """A migration for SQLite, with the types as written: a table that is not strict accepts any type name."""
     return _TYPE.sub(r"\1", _AT.sub(r"\1", _STRICT.sub(")", only(text, "sqlite"))))
 
 

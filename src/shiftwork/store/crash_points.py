@@ -37,9 +37,9 @@ _armed: _Armed | None = _Armed(os.environ[VARIABLE]) if VARIABLE in os.environ e
 
 
 def arm(deadly: str | None) -> list[str]:
-    """Die at the point of this name, at none where it is None. The second pass of a point ends its name with a 2.
+    """Crash at the point of this name; None crashes nowhere. On the second pass, a point's name ends with a 2.
 
-    Returns the points that will have been passed.
+    Returns the list to which passed points are added.
     """
     global _armed  # noqa: PLW0603  # a process dies as a whole
     _armed = _Armed(deadly)
@@ -51,13 +51,13 @@ def is_armed() -> bool:
 
 
 def reach(what: str) -> None:
-    """A point of the operation under way."""
+    """Name a point of the current operation."""
     if _armed is not None:
         _armed.reach(f"{_operation.get()}: {what}")
 
 
 def named(name: str, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-    """The same call; its points bear this name. It costs nothing where no point is armed."""
+    """Wrap a call so that its points carry this name. Costs nothing if no point is armed."""
     return call if _armed is None else _within(name, call)
 
 

@@ -1,4 +1,4 @@
-"""Looks through a SQLite file for damage: broken pages, text that is no UTF-8, and JSON that is none."""
+"""Scans a SQLite file for damage: broken pages, invalid UTF-8, and invalid JSON."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from shiftwork.store.catalogue import Table, tables
 from shiftwork.store.sqlite_tx import translate
 
 SECONDS = 5.0
-"""For the pages, and again for the rows: a large file is looked at in part."""
+"""Time limit for the pages, and again for the rows: a large file is only scanned in part."""
 
 MAX_COUNT = 10
-"""Found this much, no one needs to know of more."""
+"""The scan stops after this many findings."""
 
 STEPS = 10_000
-"""Of the engine, between two looks at the clock."""
+"""Steps of the engine between two checks of the clock."""
 
 FIRST = ("bodies", "tasks", "lanes", "agents", "settings", "attempts")
-"""What every claim and list reads comes first."""
+"""Tables that every claim and list reads come first."""
 
 
 class DamageReport(NamedTuple):
-    """What was found, and whether the time was enough for all of the file."""
+    """The findings, and whether the time sufficed for the whole file."""
 
     damage: list[str]
     whole: bool
 
 
 def scan(file: Path, seconds: float = SECONDS) -> DamageReport:
-    """Without writing anything. Whatever the engine refuses, say because the file is locked, is raised."""
+    """Scan without writing anything. Errors of the engine, such as a locked file, are raised."""
     connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         pages = _pages(connection, seconds)
@@ -48,7 +48,7 @@ def scan(file: Path, seconds: float = SECONDS) -> DamageReport:
 
 
 def _pages(connection: apsw.Connection, seconds: float) -> DamageReport:
-    """As the engine itself checks them."""
+    """Check the pages with the engine's own check."""
     is_over = _limit(seconds)
     connection.set_progress_handler(is_over, STEPS)
     try:
@@ -61,7 +61,7 @@ def _pages(connection: apsw.Connection, seconds: float) -> DamageReport:
 
 
 def _rows(connection: apsw.Connection, seconds: float) -> DamageReport:
-    """Each row is read as the queue reads it: the engine does not look into what is in a column."""
+    """Read each row as the queue does: the engine does not check the contents of columns."""
     is_over = _limit(seconds)
     order = {name: place for place, name in enumerate(FIRST)}
     damage: list[str] = []
@@ -77,7 +77,7 @@ def _rows(connection: apsw.Connection, seconds: float) -> DamageReport:
 
 
 def _damaged_rows(connection: apsw.Connection, table: Table) -> Iterator[str | None]:
-    """For each row what is wrong with it, or None."""
+    """For each row, its defect or None."""
     rows: Iterator[Any] = connection.execute(f"select {', '.join(table.names)} from {table.name}")  # noqa: S608  # names of our own
     for number in itertools.count():
         try:
@@ -99,7 +99,7 @@ def _what_is_no_json(table: Table, row: Sequence[Any]) -> str | None:
 
 
 def _what_is_no_text(connection: apsw.Connection, table: Table, number: int) -> str:
-    """Which column of the row, as bytes, cannot be read, and of whom."""
+    """Name the unreadable column of the row, which is read as bytes, and its task."""
     columns = ", ".join(f"cast({name} as blob)" for name in table.names)
     query = f"select {columns} from {table.name} limit 1 offset ?"  # noqa: S608  # likewise
     values: list[bytes | None] = list(next(iter(connection.execute(query, (number,)))))

@@ -1,4 +1,4 @@
-"""By when a call must be answered, where it began before the store was asked."""
+"""The deadline of a call that began before it reached the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _END: ContextVar[float | None] = ContextVar("shiftwork_deadline", default=None)
 
 @contextmanager
 def ends_at(moment: float) -> Iterator[None]:
-    """What is asked of a store meanwhile ends by this time of the running loop."""
+    """Store calls inside the context end by this time of the running loop."""
     token = _END.set(moment)
     try:
         yield
@@ -21,12 +21,12 @@ def ends_at(moment: float) -> Iterator[None]:
 
 
 def left(most: float) -> float:
-    """The seconds that a call has left, `most` where no more is known."""
+    """The seconds that a call has left; `most` if there is no deadline."""
     end = _END.get()
     return most if end is None else max(0.0, min(most, end - asyncio.get_running_loop().time()))
 
 
 def cancellations() -> int:
-    """How often the task that runs here was asked to end: not zero where it is tidying up after that."""
+    """How often the current task was cancelled: not zero while it cleans up after that."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()

@@ -63,14 +63,14 @@ def file_system(path: Path, mounts: str) -> str | None:
 News = Literal["work", "ends"]
 _DIGITS = 20
 _PLACES: dict[News, int] = {"work": 0, "ends": _DIGITS}
-"""Where each is counted in the file."""
+"""The offset of each counter in the file."""
 
 
 class WriterLock:
     """Writers of several processes take turns on a side file, which is far fairer than SQLite's own busy wait.
 
-    Never the database file itself: closing any descriptor of it would drop the locks SQLite holds. The file counts how
-    often someone reported new work, so that those who watch it are woken by that and not by every commit.
+    Never the database file itself: closing any descriptor of it would drop SQLite's locks. The file counts
+    announcements of new work, so that its watchers are woken by these and not by every commit.
     """
 
     def __init__(self, database: Path, patience: float) -> None:
@@ -102,14 +102,14 @@ class WriterLock:
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def tell(self, news: News) -> None:
-        """Say that there is new work or that tasks ended: only during a turn, and once its commit can be seen."""
-        self._reported[news] += 1  # before the file says so, or who looks meanwhile would take it for another's
+        """Announce new work or ended tasks: only during a turn, and once its commit is visible."""
+        self._reported[news] += 1  # before the file changes, or a concurrent reader would take it for another process's
         try:
             os.pwrite(self._file, b"%020d" % (self._count(news) + 1), _PLACES[news])
-        except OSError:  # a full disk: anyone who waits finds the work a little later
+        except OSError:  # a full disk: waiters find the work a little later
             self._reported[news] -= 1
 
-    def told_by_others(self, news: News) -> int:
+    def announced_by_others(self, news: News) -> int:
         """How many announcements others have made since the file was created."""
         return self._count(news) - self._reported[news]
 
@@ -118,7 +118,7 @@ class WriterLock:
         return int(digits) if digits.isdigit() else 0
 
     def close(self) -> None:
-        file, self._file = self._file, -1  # the system gives its number to others
+        file, self._file = self._file, -1  # the system may reuse its descriptor
         os.close(file)
 
 
@@ -144,8 +144,10 @@ def _open_turn(path: Path, rights: int) -> int:
 
 
 def make_private(path: Path) -> None:
-    """An empty file for its owner alone, unless there is one: SQLite gives the files next to it the same rights."""
-    with suppress(OSError):  # anyone who opens it says what is wrong
+    """Create an empty file with access for its owner only, unless it exists: SQLite copies its permissions to the files
+    next to it.
+    """
+    with suppress(OSError):  # opening it reports the error
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
@@ -153,7 +155,7 @@ _IN_MODIFY = 0x2
 
 
 class FileChanges:
-    """Says when a file is written to, by whatever process. Where the system does not tell (not Linux), never."""
+    """Reports writes to a file by any process; on systems without inotify (not Linux), never."""
 
     def __init__(self, *paths: Path) -> None:
         self._happened = asyncio.Event()
@@ -172,7 +174,7 @@ class FileChanges:
         self._happened.set()
 
     async def wait(self, seconds: float) -> bool:
-        """Whether one was written to, now or at any time since the last call."""
+        """Wait until a file is written to; also true if one was since the last call."""
         try:
             async with asyncio.timeout(seconds):
                 await self._happened.wait()
@@ -188,7 +190,7 @@ class FileChanges:
 
 
 def _watch(paths: Sequence[Path]) -> int | None:
-    """A descriptor that has something to read when one of the files is written to."""
+    """A descriptor that becomes readable when one of the files is written to."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         watch: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Numbered SQL migrations: which there are, which a database has had, and the steps that bring it up to date.
+"""Numbered SQL migrations: those that exist, those a database has applied, and the steps to bring it up to date.
 
 Files are never changed once released; a database keeps the checksum of each next to its number. A migration adds to the
 schema, so that programs of the version before work with it. One that takes something away, or lets programs write what
@@ -36,7 +36,7 @@ UNFINISHED = "indexes"
 """The checksum of a migration whose indexes are still being built."""
 
 LOCK_TIMEOUT_SEC = 1
-"""While a migration waits for the lock of a table, everyone who comes later waits behind it."""
+"""Kept short: while a migration waits for the lock of a table, all later transactions wait behind it."""
 
 
 class Migration(NamedTuple):
@@ -55,7 +55,7 @@ class Migration(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Statements of one transaction, or one that can be in none: an index that is built while others write."""
+    """The statements of one transaction, or one that cannot run in a transaction: a concurrent index build."""
 
     statements: tuple[str, ...]
     builds: str | None = None
@@ -80,22 +80,22 @@ def sources() -> tuple[Migration, ...]:
 
 
 def needs(name: str) -> int | None:
-    """The migration that a program must know to work with this one; None if any of the version before works with it."""
+    """The migration that a program must know to work with this one; None if the previous version works with it."""
     found = _NEEDS.fullmatch(name)
     return int(found[1]) if found else None
 
 
 Done = Sequence[tuple[int, str, str]]
-"""The migrations a database has had: number, name and checksum."""
+"""The migrations applied to a database: number, name and checksum."""
 
 Allowed = bool | Literal["contract"]
 """Whether opening a queue may change its schema, and whether contracts are applied, too."""
 
 
 def missing(dialect: Dialect, done: Done, *, contract: bool = False) -> list[Migration]:
-    """What a database still needs, after checking that this version can work with what it had.
+    """The migrations that a database lacks, after checking that this version can work with those it has.
 
-    Contracts are for a new database, or where they are asked for.
+    Contracts are included for a new database, or on request.
     """
     known = {m.number: m for m in migrations(dialect)}
     for number, name, checksum in done:
@@ -104,7 +104,7 @@ def missing(dialect: Dialect, done: Done, *, contract: bool = False) -> list[Mig
         elif checksum not in {known[number].checksum, UNFINISHED}:
             raise StoreUnsuitable(
                 f"migration {number:04d}_{name} of the database differs from the one of this version",
-                hint="The database was made by a development version; export it and start from a fresh one.",
+                hint="A development version created the database; export it and start with a new one.",
             )
     had = {number for number, _, checksum in done if checksum != UNFINISHED}
     every = contract or not done
@@ -112,14 +112,14 @@ def missing(dialect: Dialect, done: Done, *, contract: bool = False) -> list[Mig
 
 
 def _refuse_newer(known: Container[int], number: int, name: str) -> None:
-    """Unless the migration says that programs like this one can work with it."""
+    """Refuse a newer migration, unless it says that programs like this one can work with it."""
     needed = needs(name)
     if needed is not None and needed not in known:
         raise StoreNewer(f"the database has migration {number:04d}_{name}, which this version cannot work with")
 
 
 def refuse_other(dialect: Dialect, done: Done) -> None:
-    """For those who read or write every table: they must know all of them."""
+    """For code that reads or writes every table: it must know all of them."""
     refuse_unmigrated(missing(dialect, done))
     known = {m.number for m in migrations(dialect)}
     for number, name, _ in done:
@@ -128,12 +128,12 @@ def refuse_other(dialect: Dialect, done: Done) -> None:
 
 
 def is_same_schema(one: Done, other: Done) -> bool:
-    """Contracts aside: what they take away is in no row that is copied."""
+    """Whether schemas match, ignoring contracts: what these remove is in no row that is copied."""
     return [m for m in one if needs(m[1]) is None] == [m for m in other if needs(m[1]) is None]
 
 
 def refuse_unmigrated(needed: Sequence[Migration]) -> None:
-    """For connections that may not change the schema."""
+    """Refuse an unmigrated database, on connections that may not change the schema."""
     if needed and needed[0].number == sources()[0].number:
         raise StoreNeedsMigration(
             "there is no queue in this database yet",
@@ -144,7 +144,7 @@ def refuse_unmigrated(needed: Sequence[Migration]) -> None:
 
 
 def indexes(dialect: Dialect) -> dict[str, str]:
-    """Every index of the schema by name, and the statement that makes it."""
+    """Every index of the schema by name, with the statement that creates it."""
     texts = [text for migration in migrations(dialect) for text in statements_of(migration.text)]
     return {named[3]: text for text in texts if (named := _INDEX.match(text))}
 
@@ -156,7 +156,7 @@ def statements_of(text: str) -> list[str]:
 
 
 def steps(migration: Migration, place: str = "") -> list[Step]:
-    """How PostgreSQL gets a migration while others work: an index of a table with rows is built concurrently.
+    """The steps of a migration for PostgreSQL in use: an index of a table with rows is built concurrently.
 
     `place` goes before the table, as `"schema".`.
     """
@@ -176,18 +176,18 @@ def steps(migration: Migration, place: str = "") -> list[Step]:
 
 
 def record(migration: Migration, checksum: str | None = None) -> str:
-    """The statement that enters a migration in the ledger of the schema that is first in the search path."""
+    """The statement that records a migration in the ledger of the first schema in the search path."""
     row = f"{migration.number}, '{migration.name}', '{checksum or migration.checksum}'"
     return f"insert into migrations values ({row})"  # noqa: S608  # our own words
 
 
 def settings(schema: str) -> tuple[str, str]:
-    """What a migration's transaction begins with."""
+    """The first statements of a migration's transaction."""
     return f"set local search_path = {schema}", f"set local lock_timeout = '{LOCK_TIMEOUT_SEC}s'"
 
 
 def script(dialect: Dialect, needed: Sequence[Migration], done: Done, schema: str = "") -> str:
-    """The SQL that brings a database up to date, for someone else to run: with `psql` or `sqlite3`."""
+    """The SQL that brings a database up to date, to be run with `psql` or `sqlite3`."""
     if not needed:
         return ""
     if dialect == "sqlite" or not done:

@@ -1,4 +1,4 @@
-"""What a database lacks of the schema, read without changing anything."""
+"""Reads which migrations a database lacks, without changing anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BUILDS = re.compile(r"create (?:unique )?index (\w+)")
 
 
 class Lacking(NamedTuple):
-    """The migrations that a database lacks, next to what it has had."""
+    """The migrations that a database lacks, and those it has."""
 
     dialect: Dialect
     schema: str
@@ -39,7 +39,7 @@ class Effect(NamedTuple):
 
 
 async def look(url: str, *, contract: bool = False) -> Lacking:
-    """Nothing is written, and no file is made."""
+    """Read the state of a database. Nothing is written, and no file is created."""
     if url.startswith("sqlite:"):
         from shiftwork.store.sqlite import read_done  # noqa: PLC0415  # only what is used is loaded
 

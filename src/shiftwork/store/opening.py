@@ -45,12 +45,12 @@ async def open_store(
     raise InputError(
         f"{scheme or url!r} is not a kind of store",
         where="url",
-        hint="Use sqlite:///file.db or postgresql://…; a server at http://… is for `Client.open` or `open_queue`.",
+        hint="Use sqlite:///file.db or postgresql://…; a server at http://… needs `Client.open` or `open_queue`.",
     )
 
 
 async def _rested(store: SqliteStore | PostgresStore) -> Store:
-    """After a restore no one could have beaten here before: silence counts from then on, as after an outage."""
+    """Before a restore, no heartbeat could arrive here: silence counts from then on, as after an outage."""
     try:
         row = await store.read(lambda tx: tx.one("restored_at"))
     except BaseException:

@@ -12,10 +12,8 @@ import functools
 import logging
 import math
 import random
-import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -33,57 +31,31 @@ from shiftwork.model.errors import (
     StoreUnsuitable,
 )
 from shiftwork.model.silence import Stall
-from shiftwork.store import crash_points, deadline, postgres_growth, postgres_joining
-from shiftwork.store.hearing import StallDetector, passed
+from shiftwork.store import crash_points, deadline, postgres_growth, postgres_joining, postgres_sessions
 from shiftwork.store.migrate import Allowed
 from shiftwork.store.postgres_clock import DatabaseClock
-from shiftwork.store.postgres_connecting import open_connection
 from shiftwork.store.postgres_errors import AGAIN, LOST, PAUSED, says, translate
 from shiftwork.store.postgres_growth import TableGrowth, tell_planner
+from shiftwork.store.postgres_notices import Notices
 from shiftwork.store.postgres_opening import SET_LOCAL, connect, split_url
 from shiftwork.store.postgres_pool import Connections, give_up, roll_back
-from shiftwork.store.postgres_schema import PUBLIC, channels
-from shiftwork.store.postgres_sessions import SessionWatch, note_loss, session_name, until_lost
+from shiftwork.store.postgres_schema import PUBLIC
+from shiftwork.store.postgres_sessions import SessionWatch, session_name
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
+from shiftwork.store.stalls import StallDetector, passed
 from shiftwork.store.store import Clock, Row, Verb
-from shiftwork.store.wakes import LocalWakes
 
 T = TypeVar("T")
-Item = TypeVar("Item", int, str)
 log = logging.getLogger("shiftwork.store")
 
-NOTIFY_EVERY_SEC = 0.005
-"""A lane is announced to other processes at most this often: a storm of submits is not a storm of wake-ups."""
-
-IDLE_SEC = 0.05
-"""After this long without a notice one travels in the statement it is about, and is heard half a millisecond sooner.
-Not always: commits with a notice wait for each other, in all processes of a fleet."""
-
-NOTICE_TRIES = 3
-"""How often a notice is sent over connections that turn out to be gone."""
-
-LISTEN_AGAIN_SEC = 0.25
-LISTEN_AGAIN_MAX_SEC = 2.0
-"""Who has lost the connection it listens on tries again after the first, and less and less often up to the second."""
-
-LAST_NOTICE_SEC = 1.0
-MAX_NOTIFIED = 200
-"""Lanes in one payload, which holds 8,000 bytes at most."""
-
-UNKNOWN = "It is not known whether this was done; read the task before you try again."
+UNKNOWN = "It is unknown whether this was done; read the task before you try again."
 DEADLOCK_TRIES = 5
 RECONNECT_SEC = 10.0
 """How long a verb that has not reached its commit is tried again while the server restarts or fails over."""
 
-RESTED_SEC = 10.0
-"""After this long without an answer a connection is asked first: a network may have dropped it silently."""
-
-ANSWER_SEC = 5.0
-"""What needs no lock and no disk is answered within this time, or never."""
-
 BEGIN = "begin"
 BEGIN_READING = "begin isolation level repeatable read read only"
-"""Everything a reader sees comes from one moment."""
+"""A reader sees one consistent snapshot."""
 
 CLOCK_EVERY_SEC = 10.0
 
@@ -107,35 +79,25 @@ class PostgresStore:
     ) -> None:
         self.url = url
         self.schema = schema
-        """Where the queue's tables are in the database."""
-        self._session = session
-        self._ready_channel, self._ends_channel = channels(schema)
-        self.wakes: LocalWakes[int] = LocalWakes()
-        self.ends: LocalWakes[str] = LocalWakes()
+        """The schema of the queue's tables."""
         self.operation_max_sec = 30.0
         self.refusal: ShiftworkError | None = None
         self.dsn = dsn
         self._connections = Connections(pool)
         self.direct_dsn = listen_dsn
+        self._notices = Notices(schema, listen_dsn, session, self._connection)
         self._behind_pooler = behind_pooler
         self._each_time = SET_LOCAL if behind_pooler else ""
         self._database_clock = DatabaseClock()
         self._clock = clock or self._database_clock.now
         self.stall_detector = StallDetector(self._clock, watches_clock=clock is None)
-        self._instance = secrets.token_hex(4)
-        self._to_notify: set[int] = set()
-        self._ends_to_notify: set[str] = set()
-        self._notifier: asyncio.Task[None] | None = None
         self._growth = TableGrowth()
         self._reporting: asyncio.Task[None] | None = None
-        self._noticed_at = 0.0
-        self._messenger: Any = None
-        self._aside_alone = asyncio.Lock()
         self._background: list[asyncio.Task[None]] = []
         self._doubted_at = self._expired_at = 0.0
-        """When a call was last cut off or not answered in time; when the connections were last replaced."""
+        """When a call last broke or timed out, and when the connections were last replaced."""
         self._away_since: float | None = None
-        """When calls began to be refused for want of a database."""
+        """Since when calls have been refused because the database is unreachable."""
         self._identity: tuple[str, str] | None = None
         self._closed = False
 
@@ -172,7 +134,7 @@ class PostgresStore:
                 await store.close()
                 raise translate(error) from error
             except BaseException:
-                pool.terminate()  # anyone who was cancelled waits no longer
+                pool.terminate()  # cancelled callers wait no longer
                 raise
             store._background.append(asyncio.create_task(store._keep_clock()))
         store._background.append(asyncio.create_task(store._watch_sessions()))
@@ -193,7 +155,7 @@ class PostgresStore:
         return await postgres_joining.run_on(self, connection, verb)
 
     async def identity(self, *, fresh: bool) -> tuple[str, str]:
-        """Which database of which server this is, as a connection of any driver can compare it."""
+        """The identity of the server and database, which a connection of any driver can compare."""
         if self._identity is None or fresh:
             async with self._connection() as connection:
                 row = await connection.fetchrow(postgres_joining.IDENTITY)
@@ -217,7 +179,7 @@ class PostgresStore:
     async def _run_until_done(self, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
         deadlocks, gone_since = 0, None
         wanted = deadline.cancellations()
-        while deadline.cancellations() == wanted:  # anyone who was cancelled during a rollback does not try again
+        while deadline.cancellations() == wanted:  # a caller cancelled during a rollback does not retry
             try:
                 return await self._run_once(verb, begin, limit)
             except AGAIN as error:
@@ -266,7 +228,7 @@ class PostgresStore:
                 await self._leave_standby(connection)
             else:
                 await roll_back(connection, tx)
-            if ours:  # the driver was called wrongly: to try again would look like an outage
+            if ours:  # the driver was called wrongly: a retry would look like an outage
                 raise StoreError(f"driver: {says(error)}") from error
             raise
         announced = False
@@ -275,9 +237,9 @@ class PostgresStore:
                 async with self._committing(connection, limit) as left:
                     announced = await self._commit(connection, tx, left)
         finally:
-            # Also where the caller has gone or no one knows what came of it: to look in vain is harmless.
+            # Even if the caller is gone or the outcome is unknown: a needless wake-up is harmless.
             if tx.wakes or tx.ended:
-                self._announce(tx, announced=announced)
+                self._notices.announce(tx, announced=announced)
         connection.record_answer()
         self._note_return()
         if tx.added:
@@ -286,7 +248,7 @@ class PostgresStore:
 
     @asynccontextmanager
     async def _committing(self, connection: Any, limit: asyncio.Timeout) -> AsyncIterator[float]:
-        """Around what commits; with how long it may take."""
+        """Wrap a commit, with its time limit."""
         # From here on running out of time must not be reported as "nothing was changed".
         left = max(0.01, (limit.when() or math.inf) - asyncio.get_running_loop().time())
         limit.reschedule(None)
@@ -296,15 +258,16 @@ class PostgresStore:
             crash_points.reach("after commit")
         except asyncpg.ReadOnlySQLTransactionError:
             await self._leave_standby(connection)
-            raise  # nothing was done there
+            raise  # nothing was changed there
         except LOST as error:
             self._doubted_at = passed()
+            self._away_since = self._away_since or self.now()
             give_up(connection)
-            # The server may have committed: trying again could do it twice, so the caller must look.
+            # The server may have committed: a retry could do it twice, so the caller must check.
             what = f"the connection broke during the commit: {says(error)}"
             raise StoreUnavailable(what, hint=UNKNOWN) from error
         except asyncio.CancelledError:
-            give_up(connection)  # it may still be in its transaction, and the next verb would be in it, too
+            give_up(connection)  # it may still be in its transaction, and the next verb would run inside that
             raise
 
     async def _send_alone(
@@ -317,7 +280,7 @@ class PostgresStore:
         return rows
 
     def _note_return(self) -> None:
-        """Calls were refused since the database was away: nor could agents be heard."""
+        """Record the outage: while the database was unreachable, agents could not be heard."""
         if self._away_since is not None:
             self.stall_detector.forgive(Stall(self._away_since, self.now(), "the database was away"))
             self._away_since = None
@@ -327,18 +290,18 @@ class PostgresStore:
             self._reporting = asyncio.create_task(self._tell_planner())
 
     async def _tell_planner(self) -> None:
-        """Look what has grown, now and then for as long as rows come."""
+        """Check which tables have grown, from time to time while rows are added."""
         while added := self._growth.take():
             try:
                 async with self._connection() as connection, connection.transaction():
                     grown = await tell_planner(connection, added, self.schema)
-                self._growth.record({table: added[table] for table in grown})  # to see whether it is known now
+                self._growth.record({table: added[table] for table in grown})  # check again whether it is known now
             except (asyncpg.PostgresError, *LOST) as error:
                 log.info("could not update the planner's statistics: %s", error)
             await asyncio.sleep(postgres_growth.LOOK_EVERY_SEC)
 
     async def _leave_standby(self, connection: Any) -> None:
-        """Whatever connection is made next may lead to the new primary; this one never will, nor its neighbours."""
+        """Replace all connections: a new one may reach the new primary; the existing ones never will."""
         give_up(connection)
         await self._connections.replace_all()
 
@@ -353,10 +316,11 @@ class PostgresStore:
             await self._connections.give_back(connection, clean=clean)
 
     async def _borrow(self) -> Any:
-        """One of the pool's that was answered lately, or is now."""
+        """A connection of the pool that has answered recently, or answers now."""
         connection = await self._connections.borrow()
+        trusted_since = max(passed() - postgres_sessions.RESTED_SEC, self._doubted_at)
         # Behind a pooler the answer would wait for a session, and say nothing about the network.
-        if not self._behind_pooler and not connection.has_answered_since(max(passed() - RESTED_SEC, self._doubted_at)):
+        if not self._behind_pooler and not connection.has_answered_since(trusted_since):
             try:
                 await self._ask(connection)
             except BaseException:
@@ -365,10 +329,10 @@ class PostgresStore:
         return connection
 
     async def _ask(self, connection: Any) -> None:
-        """Find out before anything is begun whether the server still hears us; if not, no connection is trusted."""
+        """Check before beginning anything that the server still answers; if not, trust no connection."""
         asked_at = passed()
         try:
-            await connection.execute("select 1", timeout=ANSWER_SEC)
+            await connection.execute("select 1", timeout=postgres_sessions.ANSWER_SEC)
         except BaseException as error:
             give_up(connection)
             if isinstance(error, LOST) and self._expired_at < asked_at:
@@ -378,15 +342,17 @@ class PostgresStore:
         connection.record_answer()
 
     async def _commit(self, connection: Any, tx: PostgresTx, left: float) -> bool:
-        """True if other processes were notified of the work in the same breath. A statement alone commits by itself."""
+        """Commit; true if other processes were notified in the same message. A standalone statement has committed
+        itself.
+        """
         if not tx.begun:
             return await self._commit_alone(tx, left)
-        notice = self._notice(tx)
+        notice = self._notices.with_commit(tx)
         try:
             await connection.execute("commit" + notice, timeout=left)
         except NO_NOTICE as error:
-            # A commit knows no such limit and takes no such lock, a notice does.
-            log.info("a wake-up was not sent (%s); it is tried once more", error)
+            # Only a notice hits this limit or takes this lock; a commit alone does not.
+            log.info("a wake-up was not sent (%s); retrying once", error)
             return False
         except asyncpg.PostgresError as error:
             if not notice or isinstance(error, LOST):
@@ -395,12 +361,20 @@ class PostgresStore:
         return bool(notice)
 
     async def _commit_alone(self, tx: PostgresTx, left: float) -> bool:
-        idle = self._is_quiet() and passed() - self._noticed_at > IDLE_SEC
-        if not (idle and tx.wakes and not tx.told_ends and tx.can_tell()):
-            await tx.flush(left)
-            return False
-        self._notifier = asyncio.create_task(self._notify_others(NOTIFY_EVERY_SEC))
-        return await tx.flush_and_tell(self._ready_channel, self._payload(tx.wakes), left)
+        if self._notices.can_join(tx):
+            return await tx.flush_and_tell(*self._notices.joined(tx), left)
+        await tx.flush(left)
+        return False
+
+    def lane_wakes(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[int]]]:
+        return self._notices.lane_wakes()
+
+    @property
+    def announces_ends(self) -> bool:
+        return self.direct_dsn is not None
+
+    def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
+        return self._notices.endings()
 
     def now(self) -> float:
         return self._clock()
@@ -422,15 +396,12 @@ class PostgresStore:
         if self._closed:
             return
         self._closed = True
-        last = [self._notifier] if self._notifier else []
-        if last:  # a program that submits and exits has not notified others yet
-            await asyncio.wait(last, timeout=LAST_NOTICE_SEC)
-        tasks = [*self._background, *last, *([self._reporting] if self._reporting else [])]
+        await self._notices.send_last()
+        tasks = [*self._background, *([self._reporting] if self._reporting else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._messenger is not None:
-            self._messenger.terminate()
+        self._notices.close()
         try:
             await asyncio.wait_for(self._connections.close(), 5)
         except (TimeoutError, OSError, asyncpg.PostgresError):
@@ -456,145 +427,11 @@ class PostgresStore:
     async def _look(self, watch: SessionWatch) -> bool:
         try:
             await self._connections.return_spare()
-            async with self._aside() as connection:
-                known = [] if self._behind_pooler else self._connections.in_use  # a pooler has numbers of its own
+            async with self._notices.side_connection() as connection:
+                known = [] if self._behind_pooler else self._connections.in_use  # a pooler has process ids of its own
                 if await watch.look(connection, known):
                     self._doubted_at = passed()
         except (asyncpg.PostgresError, *LOST) as error:
             log.info("could not check for silent sessions: %s", error)
             return False
         return True
-
-    @asynccontextmanager
-    async def _aside(self) -> AsyncIterator[Any]:
-        """A connection outside the pool, which may be waiting for locks; behind a pooler it is one of those."""
-        if self.direct_dsn is None or self._closed:
-            async with self._connection() as connection:
-                yield connection
-            return
-        async with self._aside_alone:
-            if self._messenger is None or self._messenger.is_closed():
-                # A notice need not wait for the disk, as other commits do: to lose one costs a poll.
-                settings = {"synchronous_commit": "off", **self._session}
-                self._messenger = await open_connection(
-                    self.direct_dsn, command_timeout=ANSWER_SEC, server_settings=settings
-                )
-            try:
-                yield self._messenger
-            except TimeoutError:
-                self._messenger.terminate()
-                raise
-
-    def _notice(self, tx: PostgresTx) -> str:
-        """What tells other processes, to be sent with the commit: a round trip less. None soon after another."""
-        if not (tx.wakes or tx.told_ends) or not self._is_quiet():
-            return ""
-        self._notifier = asyncio.create_task(self._notify_others(NOTIFY_EVERY_SEC))
-        return f"; set local synchronous_commit = off; {self._notify(tx.wakes, tx.told_ends)}"
-
-    def _announce(self, tx: PostgresTx, *, announced: bool) -> None:
-        """Wake waiters in this process; notify others now or, soon after an earlier notice, with the next one."""
-        if tx.wakes:
-            self.wakes.announce(frozenset(tx.wakes))
-        if tx.ended:
-            self.ends.announce(frozenset(tx.ended))
-        if announced:
-            return
-        self._to_notify |= tx.wakes
-        self._ends_to_notify |= tx.told_ends
-        if (tx.wakes or tx.told_ends) and self._is_quiet():
-            self._notifier = asyncio.create_task(self._notify_others(0))
-
-    def _is_quiet(self) -> bool:
-        return self._notifier is None or self._notifier.done()
-
-    def _notify(self, lanes: set[int], ended: set[str]) -> str:
-        """Digits, letters, dashes, a colon and commas alone."""
-        said = [(self._ready_channel, self._payload(lanes))] if lanes else []
-        if ended:
-            said.append((self._ends_channel, self._payload(ended)))
-        return "; ".join(f"notify {channel}, '{payload}'" for channel, payload in said)
-
-    def _payload(self, items: AbstractSet[Item]) -> str:
-        self._noticed_at = passed()
-        # More than fit into a payload: an empty list, which means all of them.
-        names = ",".join(str(item) for item in sorted(items)) if len(items) <= MAX_NOTIFIED else ""
-        return f"{self._instance}:{names}"
-
-    async def _notify_others(self, after_sec: float) -> None:
-        """Notify others of what came within a few milliseconds after a notice, as one."""
-        await asyncio.sleep(after_sec)
-        tries = 0
-        while self._to_notify or self._ends_to_notify:
-            lanes, self._to_notify = self._to_notify, set()
-            ended, self._ends_to_notify = self._ends_to_notify, set()
-            try:
-                async with self._aside() as connection:
-                    await connection.execute(self._notify(lanes, ended))  # plain: no transaction behind a pooler
-                tries = 0
-            except (asyncpg.PostgresError, *LOST) as error:
-                tries += 1
-                if isinstance(error, LOST) and tries < NOTICE_TRIES:
-                    self._to_notify |= lanes
-                    self._ends_to_notify |= ended
-                else:
-                    log.info("a wake-up was not sent (%s); the poll finds the work", error)
-            await asyncio.sleep(NOTIFY_EVERY_SEC)
-
-    def lane_wakes(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[int]]]:
-        return self._announced(self._ready_channel, self.wakes, int)
-
-    @property
-    def hears_endings(self) -> bool:
-        return self.direct_dsn is not None
-
-    def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
-        return self._announced(self._ends_channel, self.ends, str)
-
-    @asynccontextmanager
-    async def _announced(
-        self, channel: str, wakes: LocalWakes[Item], kind: Callable[[str], Item]
-    ) -> AsyncIterator[AsyncIterator[frozenset[Item]]]:
-        listener = asyncio.create_task(self._listen(channel, wakes, kind)) if self.direct_dsn else None
-        try:
-            async with wakes.subscribe() as stream:
-                yield stream
-        finally:
-            if listener is not None:
-                listener.cancel()
-                await asyncio.gather(listener, return_exceptions=True)
-
-    async def _listen(self, channel: str, wakes: LocalWakes[Item], kind: Callable[[str], Item]) -> None:
-        """Keep one direct connection listening; after each reconnect look at all lanes, since wakes were missed."""
-        logged, pause = False, LISTEN_AGAIN_SEC
-        assert self.direct_dsn is not None
-
-        def heard(_connection: Any, _pid: int, _channel: str, payload: object) -> None:
-            sender, _, named = str(payload).partition(":")
-            if sender != self._instance:
-                wakes.announce(frozenset(kind(each) for each in named.split(",") if each))
-
-        while True:
-            lost = asyncio.Event()
-            why: object = "the connection has ended"
-            try:
-                connection = await open_connection(
-                    self.direct_dsn, command_timeout=ANSWER_SEC, server_settings=self._session
-                )
-                try:
-                    connection.add_termination_listener(functools.partial(note_loss, lost))
-                    await connection.add_listener(channel, heard)
-                    if logged:
-                        log.info("listening for wake-ups again")
-                    logged, pause = False, LISTEN_AGAIN_SEC
-                    wakes.announce(frozenset())
-                    await until_lost(connection, lost, RESTED_SEC)
-                finally:
-                    connection.terminate()
-            except (asyncpg.PostgresError, *LOST) as error:
-                why = error
-            if not logged:  # once, however long the database is away
-                log.info("not listening for wake-ups (%s); polling continues", why)
-                logged = True
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LISTEN_AGAIN_MAX_SEC)

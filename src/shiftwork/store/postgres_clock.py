@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from shiftwork.store.hearing import passed
+from shiftwork.store.stalls import passed
 
 
 class DatabaseClock:

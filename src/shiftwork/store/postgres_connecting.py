@@ -1,4 +1,4 @@
-"""Connects to one of several hosts, of which some may not answer."""
+"""Connects to one of several hosts, some of which may not answer."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import asyncpg
 CONNECT_SEC = 10.0
 
 _usable: dict[str, str] = {}
-"""The host of an address that was usable last. It is tried first: a silent one costs seconds each time."""
+"""The last usable host of each address. It is tried first: an unresponsive host costs seconds each time."""
 
 
 async def open_connection(dsn: str, **options: Any) -> Any:
     """A connection to the first host that is usable.
 
-    The driver has one limit for all hosts together, which a machine without power or network uses up.
+    The driver has one time limit for all hosts together, which a single unresponsive machine would use up.
     """
     hosts = sorted(_by_host(dsn), key=lambda host: host != _usable.get(dsn))
     error: Exception | None = None

@@ -39,7 +39,7 @@ LOST = (
     asyncpg.ReadOnlySQLTransactionError,  # a demoted primary: look for the new one
 )
 PAUSED = (*LOST, asyncpg.ObjectInUseError)
-"""What passes by itself: a database that is away, a workspace whose writes wait while it is moved."""
+"""Errors that pass by themselves: an unreachable database, a workspace being moved."""
 
 _ERRORS: tuple[tuple[type[BaseException], type[ShiftworkError]], ...] = (
     (asyncpg.ReadOnlySQLTransactionError, StoreReadOnly),
@@ -53,7 +53,7 @@ _ERRORS: tuple[tuple[type[BaseException], type[ShiftworkError]], ...] = (
     (asyncpg.DuplicateTableError, StoreUnsuitable),  # a database with tables of another program
     (asyncpg.UntranslatableCharacterError, BadText),
     (asyncpg.CharacterNotInRepertoireError, BadText),
-    (asyncpg.DataError, InputError),  # the driver's, too: what it cannot write is the caller's mistake
+    (asyncpg.DataError, InputError),  # the driver's own: a value it cannot write is the caller's mistake
     (asyncpg.PostgresConnectionError, StoreUnavailable),
     (asyncpg.InterfaceError, StoreUnavailable),
     (asyncpg.InternalClientError, StoreUnavailable),
@@ -66,12 +66,12 @@ _ADDRESSES: tuple[tuple[type[BaseException], str], ...] = (
     (asyncpg.InvalidCatalogNameError, "Check the name of the database in the address, or create it with `createdb`."),
     (asyncpg.InvalidAuthorizationSpecificationError, "Check the user and the password in the address."),
 )
-"""What the server answers to an address that is wrong: to try again does not help."""
+"""The server's errors for a wrong address: a retry does not help."""
 
 _DAMAGED = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
 RESTORE = (
     "Stop the server, keep its files as they are and restore a backup or a snapshot into a new database: "
-    "`shiftwork restore`. Where only an index is named, `reindex` makes it anew."
+    "`shiftwork restore`. If only an index is named, `reindex` rebuilds it."
 )
 
 
@@ -81,18 +81,18 @@ _SILENT: tuple[tuple[type[BaseException], str], ...] = (
     (asyncpg.PostgresConnectionError, "the connection was lost"),
     (asyncpg.InterfaceError, "the connection was lost"),
 )
-"""Errors that come without a word of their own."""
+"""Errors that come without a message."""
 
 
 def says(error: BaseException) -> str:
-    """The server's, the driver's or the network's own words, or what they mean where there are none."""
+    """The message of the server, the driver or the network, or a description if it is empty."""
     if text := str(error).strip():
         return text
     return next((words for kind, words in _SILENT if isinstance(error, kind)), f"it raised {type(error).__name__}")
 
 
 def translate(error: BaseException) -> ShiftworkError:
-    """The queue's own error for what the server or the network said."""
+    """The queue's own error for an error of the server or the network."""
     if isinstance(error, _DAMAGED):
         return StoreDamaged(f"PostgreSQL: {says(error)}", hint=RESTORE)
     if isinstance(error.__cause__, UnicodeEncodeError):

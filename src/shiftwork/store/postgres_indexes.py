@@ -1,8 +1,8 @@
 """Rebuilds indexes of PostgreSQL that keep the keys of removed rows.
 
 Vacuum never removes a key from a GIN index, only the rows that it lists. The index over the tasks of event batches has
-a key for each task, so it would grow for as long as the queue is used, however short its history is; that over the
-words of tasks grows with each word that occurs once.
+a key for each task, so it would grow as long as the queue is used, however short its history; the index over the words
+of tasks grows with every new word.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MIN_BYTES = 64 * 2**20
 """A smaller index is left as it is."""
 
 LOCKS_MS = 30_000
-"""How long a rebuild waits for transactions that began before it; after that it is tried again next time."""
+"""How long a rebuild waits for older transactions before it gives up until the next run."""
 
 _NOTE = "bytes after the last rebuild"
 _GROWN = f"""
@@ -42,7 +42,9 @@ _TRY_LOCK = "select pg_try_advisory_lock(hashtextextended($1, 0))"
 
 
 async def rebuild_grown(store: Any, *, least: int = MIN_BYTES) -> list[str]:
-    """The indexes that were rebuilt, while others read and write; none behind a pooler, which has no own sessions."""
+    """Rebuild grown indexes while others read and write, and return them; none behind a pooler, which offers no session
+    of our own.
+    """
     if store.direct_dsn is None:
         return []
     settings = {"application_name": "shiftwork indexes", "statement_timeout": "0", "lock_timeout": str(LOCKS_MS)}

@@ -1,7 +1,7 @@
 """Runs a verb in the transaction that a caller has open on a connection of its own to the queue's database.
 
-All of it is under a savepoint: a refused call leaves the caller's transaction as it was. Wake-ups are notifications of
-that transaction, so they are heard when it commits and never otherwise.
+The verb runs under a savepoint: a refused call leaves the caller's transaction unchanged. Wake-ups are notifications of
+that transaction, so they are delivered when it commits and never otherwise.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MAX_PAYLOAD = 7900
 """Characters; PostgreSQL takes 8,000 bytes."""
 
 IDENTITY = "select pg_postmaster_start_time()::text as server, current_database()::text as database"
-"""No two servers were started in the same microsecond; a copy of one is another server."""
+"""Identifies the server: no two were started in the same microsecond, and a copy counts as another server."""
 
 
 class Home(Protocol):
-    """The store whose verbs are run."""
+    """The store whose verb is run."""
 
     schema: str
 
@@ -39,7 +39,7 @@ class Home(Protocol):
 
 
 class JoinedTx(PostgresTx):
-    """A caller's transaction. COPY is not for everyone's drivers, and the transaction has begun."""
+    """A caller's transaction, which has already begun. Not every driver supports COPY, so it is not used."""
 
     copies = False
 
@@ -49,7 +49,7 @@ class JoinedTx(PostgresTx):
 
 
 async def run_on(store: Home, connection: Any, verb: Verb[T]) -> T:
-    """Run the verb there. It has happened when the caller commits, and never if the caller rolls back."""
+    """Run the verb on the caller's connection. It takes effect when the caller commits."""
     try:
         caller = await adapt(connection)
         await _check_database(store, caller)
@@ -66,7 +66,7 @@ async def run_on(store: Home, connection: Any, verb: Verb[T]) -> T:
                 await caller.execute("select pg_notify($1, $2)", channel, _payload(names))
         await caller.execute("release savepoint shiftwork")
     except BaseException as error:
-        with suppress(Exception):  # a connection that is lost has rolled back already
+        with suppress(Exception):  # a lost connection has already rolled back
             await caller.execute("rollback to savepoint shiftwork")
             await caller.execute("release savepoint shiftwork")
         if isinstance(error, Exception):
@@ -79,7 +79,7 @@ async def _check_database(store: Home, caller: CallersConnection) -> None:
     (theirs,) = await caller.fetch(IDENTITY)
     if (theirs["server"], theirs["database"]) == await store.identity(fresh=False):
         return
-    ours = await store.identity(fresh=True)  # it may have been restarted, or another one has taken over
+    ours = await store.identity(fresh=True)  # the server may have restarted, or another one taken over
     if (theirs["server"], theirs["database"]) != ours:
         raise ConnectionUnusable(
             f"the connection is to the database {theirs['database']!r}, the queue is in {ours[1]!r}"
@@ -92,17 +92,17 @@ async def _check_database(store: Home, caller: CallersConnection) -> None:
 
 
 def _payload(names: Sequence[str]) -> str:
-    """From no process in particular, so that this one hears it, too; too many names are all of them."""
+    """The payload of a notice without a sender, so that this process receives it, too; too many names become "all"."""
     text = ",".join(names)
     return f":{text}" if len(text) <= MAX_PAYLOAD else ":"
 
 
 def _translated(error: Exception) -> Exception:
-    """The queue's own error for what a driver said; anything else as it is."""
+    """The queue's own error for a driver's error; any other error unchanged."""
     said = _as_server_error(error)
     if isinstance(said, asyncpg.InFailedSQLTransactionError):
         return ConnectionUnusable(
-            "the transaction of the connection has failed", where="connection", hint="Roll it back and begin again."
+            "the transaction of the connection has failed", where="connection", hint="Roll it back and begin a new one."
         )
     if isinstance(said, asyncpg.NoActiveSQLTransactionError):
         return no_transaction()
@@ -116,7 +116,7 @@ def _translated(error: Exception) -> Exception:
 
 
 def _as_server_error(error: Exception) -> Exception:
-    """What psycopg and SQLAlchemy raise has the server's code, too."""
+    """The server's error behind one of psycopg or SQLAlchemy, found by its code."""
     if isinstance(error, (ShiftworkError, asyncpg.PostgresError, asyncpg.InterfaceError)):
         return error
     if (of_driver := getattr(error, "orig", None)) is not None:

@@ -1,7 +1,7 @@
 """Brings the schema of a PostgreSQL database up to date while others work on it.
 
-A new queue is made in one transaction. One that exists gets a transaction for each migration, which gives up soon when
-it does not get its locks and tries again, and its indexes are built concurrently.
+A new queue is created in one transaction. An existing one gets a transaction per migration, which gives up quickly and
+retries if it cannot get its locks, and its indexes are built concurrently.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ log = logging.getLogger("shiftwork.store")
 
 MIGRATION_LOCK = "migrate"
 TURN_SEC = 0.2
-"""How often to look whether another process has ended its migrations. Not by waiting for the lock: the transaction that
-waits would hold up a concurrent index."""
+"""How often to check whether another process has finished migrating. We do not wait for the lock: a waiting transaction
+would block a concurrent index build."""
 
 LOCKS_SEC = 60.0
 """How long a migration tries to get the locks of its tables."""
@@ -37,7 +37,9 @@ where not i.indisvalid and c.relname = $1 and c.relnamespace = to_regnamespace($
 
 
 async def run(dsn: str, schema: str, *, behind_pooler: bool, contract: bool = False) -> None:
-    """Apply what is missing, one process at a time. On connections of its own: it may take longer than a verb may."""
+    """Apply missing migrations, one process at a time. On connections of their own: they may take longer than a verb
+    may.
+    """
     async with (
         _connected(dsn, behind_pooler=behind_pooler) as holder,
         _turn(holder, schema),
@@ -53,8 +55,8 @@ async def run(dsn: str, schema: str, *, behind_pooler: bool, contract: bool = Fa
 async def _turn(holder: Any, schema: str) -> AsyncIterator[None]:
     """The lock, held by a transaction.
 
-    Each try is a transaction of its own: a concurrent index that finds one with a snapshot waits until it ends, even
-    if the snapshot is gone. A prepared statement keeps its snapshot until the next statement.
+    Each attempt is a transaction of its own: a concurrent index build waits for every transaction that had a snapshot,
+    even if it no longer has. A prepared statement keeps its snapshot until the next statement.
     """
     while True:
         async with holder.transaction():
@@ -93,7 +95,7 @@ async def _run(connection: Any, schema: str, *, contract: bool) -> None:
 
 async def _create(connection: Any, schema: str, needed: list[migrate.Migration]) -> None:
     await _create_schema(connection, schema)
-    await connection.execute(f"set local search_path = {quoted(schema)}")  # what is created is created there
+    await connection.execute(f"set local search_path = {quoted(schema)}")  # new objects are created there
     await connection.execute(migrate.LEDGER)
     for migration in needed:
         await connection.execute(f"{migration.text}\n;{migrate.record(migration)}")
@@ -110,7 +112,7 @@ async def _apply(connection: Any, migration: migrate.Migration, schema: str, *, 
 
 
 async def _change(connection: Any, migration: migrate.Migration, step: migrate.Step, schema: str) -> None:
-    """One transaction, tried again while others hold its tables: they wait behind it for a moment at most."""
+    """Run one transaction, retried while others lock its tables: they wait behind it for a moment at most."""
     until = time.monotonic() + LOCKS_SEC
     while True:
         try:
@@ -130,7 +132,7 @@ async def _change(connection: Any, migration: migrate.Migration, step: migrate.S
 
 
 async def _build(connection: Any, step: migrate.Step, schema: str) -> None:
-    """An index without a lock that others wait for; what a process left that was killed meanwhile is dropped."""
+    """Build an index without blocking others; an invalid index left by a killed process is dropped."""
     if await connection.fetchval(_INVALID, step.builds, quoted(schema)):
         await connection.execute(f"drop index concurrently {quoted(schema)}.{step.builds}")
     (text,) = step.statements
@@ -151,7 +153,7 @@ async def _create_schema(connection: Any, schema: str) -> None:
 
 
 async def done(connection: Any, schema: str) -> list[tuple[int, str, str]]:
-    """The migrations a database has had in this schema."""
+    """The migrations applied in this schema."""
     ledger = f"{quoted(schema)}.migrations"
     if await connection.fetchval("select to_regclass($1)", ledger) is None:
         return []

@@ -1,4 +1,4 @@
-"""The way to a PostgreSQL server: its address, a pool of sessions as we want them, and the schema."""
+"""Connects to a PostgreSQL server: its address, a pool of configured sessions, and the schema."""
 
 from __future__ import annotations
 
@@ -30,28 +30,29 @@ SESSION = {
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "5s",
 }
-"""Our statements reach few rows by index. Without statistics, right after a bulk load, the planner would rather read
-the whole table for a batch of 500; and it would plan each batch anew, since it sees how long it is (0.3 ms a claim). A
-plan that knows no values takes a task for one in 200: with a million tasks it would start processes to read three rows
-(10 ms).
+"""Our statements reach few rows by index. Without statistics, right after a bulk load, the planner would scan the whole
+table for a batch of 500; and it would plan each batch again, because it sees its length (0.3 ms per claim). A generic
+plan assumes that one task in 200 matches: with a million tasks it would start parallel workers to read three rows (10
+ms).
 
-A process that is stopped in the middle must not hold its locks forever: the whole fleet may wait for them. Nor may its
-sessions get more of them, one after the other: a call that has waited this long for a lock gives back those that it
-has, and begins anew."""
+A process suspended inside a transaction must not hold its locks forever: the whole fleet may be waiting for them. Nor
+may its other sessions acquire them one after the other: a call that has waited this long for a lock releases the locks
+it holds and starts again."""
 
 SET_LOCAL = "".join(f"; set local {name} = '{value}'" for name, value in SESSION.items())
-"""The same for one transaction: a pooler hands the connection on. It costs 0.15 ms each time, so only there."""
+"""The same for one transaction, behind a pooler that shares the connection. Costs 0.15 ms each time, so only there."""
 
 _DEFAULT_SCHEMA = """
 select coalesce((select nspname from pg_namespace where oid = (
   select relnamespace from pg_class where oid = to_regclass('migrations'))), current_schema())::text"""
 
 REMEMBERED = 16_384
-"""Ids kept in both forms: one task's id crosses the wire fifteen times from its claim to its result (10 us a task)."""
+"""Size of the cache of ids in both forms: a task's id crosses the wire fifteen times from claim to result (10 us a
+task)."""
 
 
 def split_url(url: str) -> tuple[str, dict[str, str]]:
-    """The driver's address, and the options that are ours: `pgbouncer`, `listen` and `schema`."""
+    """Split off our own options: `pgbouncer`, `listen` and `schema`."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -66,7 +67,7 @@ def split_url(url: str) -> tuple[str, dict[str, str]]:
         else:
             theirs.append((key, value))
     if "," in parts.netloc and not any(key == "target_session_attrs" for key, _ in theirs):
-        theirs.append(("target_session_attrs", "read-write"))  # several hosts: only the primary takes work
+        theirs.append(("target_session_attrs", "read-write"))  # several hosts: only the primary accepts writes
     return urlunsplit(parts._replace(query=urlencode(theirs))), ours
 
 
@@ -89,7 +90,7 @@ async def connect(
                 reset=_keep,
             )
     except asyncpg.InterfaceError:
-        raise  # the driver's own word for what it was given, though it is a ValueError, too
+        raise  # the driver's own error for a bad address, although it is a ValueError, too
     except (ValueError, OverflowError) as error:  # a port that is not a number, or above 65535
         raise InputError(f"the address cannot be used: {error}", where="url", hint=ADDRESS) from error
     try:
@@ -105,11 +106,11 @@ async def connect(
 
 
 async def _keep(_connection: Any) -> None:
-    """We leave no session state behind, so there is nothing to reset, and a round trip is saved."""
+    """Skip the reset of returned connections: we leave no session state behind, and this saves a round trip."""
 
 
 async def _set_up(connection: Any) -> None:
-    """Ids are text on our side, as they are in SQLite. Binary, since COPY takes no other form."""
+    """Ids are text in Python, as in SQLite. The codec is binary: COPY accepts no other form."""
     async with connection.transaction():
         await connection.set_type_codec(
             "uuid", schema="pg_catalog", encoder=_uuid_to_bytes, decoder=_uuid_from_bytes, format="binary"
@@ -128,7 +129,7 @@ def _uuid_from_bytes(raw: bytes) -> str:
 
 
 async def _look(pool: Any, named: str | None, *, contract: bool) -> tuple[str, list[migrate.Migration]]:
-    """The schema of the queue, and what it lacks.
+    """The schema of the queue, and the migrations it lacks.
 
     Nothing is written, so that a role that may not create tables can open a migrated queue.
     """
@@ -141,7 +142,7 @@ async def _look(pool: Any, named: str | None, *, contract: bool) -> tuple[str, l
 
 
 async def default_schema(connection: Any) -> str:
-    """Where the role's search path finds a queue, or else creates one."""
+    """The schema in which the role's search path finds a queue, or would create one."""
     found: str | None = await connection.fetchval(_DEFAULT_SCHEMA)
     if found is None:
         raise StoreUnsuitable(
@@ -153,7 +154,7 @@ async def default_schema(connection: Any) -> str:
 
 
 async def read_done(url: str) -> tuple[str, list[tuple[int, str, str]]]:
-    """The schema of the queue that an address names, and the migrations it has had."""
+    """The schema of the queue that an address names, and the migrations applied to it."""
     dsn, options = split_url(url)
     try:
         connection = await open_connection(dsn, statement_cache_size=0)

@@ -1,7 +1,7 @@
-"""Connections of the driver's pool that stay borrowed between two calls: to borrow one anew takes longer than a row.
+"""Keeps connections of the driver's pool borrowed between calls: borrowing one again takes longer than reading a row.
 
-The pool checks a connection when it comes back, in a task of its own; after a call that ended well there is nothing to
-check. One whose call failed goes back to the pool, and so do all of them when others wait for one, now and then.
+The pool checks a returned connection in a task of its own; after a successful call there is nothing to check. A
+connection whose call failed is returned to the pool, as are all of them from time to time and when others wait for one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ ROLLBACK_SEC = 2.0
 
 
 class Connections:
-    """Lends connections of a pool, those first that were used last."""
+    """Lends connections of a pool, the most recently used first."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
         self._spare: list[Any] = []
         self._lent: dict[Any, int] = {}
-        """Connections in use, and how often the pool's had been replaced when they were lent."""
+        """Connections in use, each with the pool's generation when it was lent."""
         self._replaced = 0
         self._waiting = 0
         self._closing = False
@@ -35,7 +35,7 @@ class Connections:
         return [connection for connection in self._lent if _is_open(connection)]
 
     async def borrow(self) -> Any:
-        """A connection that no one else uses; `give_back` must follow."""
+        """Borrow a connection; `give_back` must follow."""
         connection = self._take_spare()
         while connection is None:
             self._waiting += 1
@@ -54,7 +54,7 @@ class Connections:
         return None
 
     async def give_back(self, connection: Any, *, clean: bool) -> None:
-        """End the use of a connection; `clean` says that its last call ended well."""
+        """Return a connection; `clean` says that its last call succeeded."""
         replaced = self._lent.pop(connection)
         if clean and not self._waiting and not self._closing and replaced == self._replaced and _is_open(connection):
             self._spare.append(connection)
@@ -68,7 +68,7 @@ class Connections:
         await self.return_spare()
 
     async def return_spare(self) -> None:
-        """Let the pool have those that are not in use: it closes what is idle for long."""
+        """Return the unused connections to the pool, which closes idle ones."""
         spare, self._spare = self._spare, []
         for connection in spare:
             await self._pool.release(connection)
@@ -84,23 +84,23 @@ class Connections:
 
 
 def _is_open(connection: Any) -> bool:
-    """Not so where the server or the network has ended it: then the pool has it back already."""
-    return connection._con is not None and not connection.is_closed()  # noqa: SLF001  # the driver shows it nowhere else
+    """Whether the connection is still borrowed: if the server or the network ended it, the pool already has it back."""
+    return connection._con is not None and not connection.is_closed()  # noqa: SLF001  # the driver exposes it nowhere else
 
 
 async def roll_back(connection: Any, tx: PostgresTx) -> None:
-    """End the transaction; a server that does not even answer that has lost the connection."""
+    """End the transaction; if the server does not even answer that, the connection is lost."""
     if not tx.begun:
         return
     try:
         async with asyncio.timeout(ROLLBACK_SEC):
             await connection.execute("rollback")
     except (asyncpg.PostgresError, asyncio.CancelledError, *LOST):
-        # A cancellation is how early Pythons 3.11 tell a timeout inside another one; anyone who called us raises on.
+        # Early releases of Python 3.11 report a nested timeout as a cancellation; the caller raises it again.
         give_up(connection)
 
 
 def give_up(connection: Any) -> None:
-    """Without it the pool would wait until the driver has heard from the server, or never will."""
-    with suppress(asyncpg.InterfaceError):  # it broke, and the pool has it back already
+    """Terminate the connection: otherwise the pool would wait for an answer of the server."""
+    with suppress(asyncpg.InterfaceError):  # it broke, and the pool already has it back
         connection.terminate()

@@ -1,6 +1,6 @@
 """The schema of a PostgreSQL database that holds a queue: every statement names it, so no session state is needed.
 
-Qualified names also hold behind a pooler and on a caller's connection, whatever its search path is.
+Qualified names also work behind a pooler and on a caller's connection, whatever its search path is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shiftwork.store.statements import Statement
 
 PUBLIC = "public"
 MAX_CHARS = 48
-"""A notification channel and a session's name contain it, and PostgreSQL cuts names at 63."""
+"""Notification channels and session names contain it, and PostgreSQL cuts names at 63 characters."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _CREATED = re.compile(
@@ -22,7 +22,7 @@ _CREATED = re.compile(
 )
 _USED = re.compile(r"\b(from|join|into|update|using) (\w+)\b(?!\.)", re.IGNORECASE)
 PARTS = re.compile(r"(?:\bwith(?: recursive)?|,) (\w+)(?: ?\([^()]*\))? as (?:(?:not )?materialized )?\(")
-"""Named parts of a statement; none is called like a table, or it would be taken for it."""
+"""Named parts of a statement; none has the name of a table, or it would be qualified."""
 
 EVENT_NUMBERS = "events_seq_seq"
 """The sequence of an identity column, as PostgreSQL names it."""
@@ -33,7 +33,7 @@ _IN_OWN_SCHEMA = re.compile(r"\bfactory\.(\w+)")
 
 
 def check_schema(name: str) -> str:
-    """The name as it was given, or the error that says what is wrong with it."""
+    """The name if it is valid; otherwise an error that says why not."""
     if not _NAME.fullmatch(name) or len(name) > MAX_CHARS:
         raise InputError(
             f"{name!r} cannot be the schema of a queue",
@@ -55,7 +55,7 @@ def channels(schema: str) -> tuple[str, str]:
 
 
 def lock_name(schema: str, name: str) -> str:
-    """What an advisory lock is called: a database has one set of these, too."""
+    """The name of an advisory lock: a database has one set for all its schemas."""
     return name if schema == PUBLIC else f"{schema}.{name}"
 
 
@@ -86,7 +86,7 @@ def relations() -> frozenset[str]:
 def migration_text(text: str, schema: str) -> str:
     """A migration for a queue in this schema, which must come first in the search path.
 
-    In `public` one view has a schema of its own, as its document asks. Elsewhere all objects are in the one schema.
+    In `public`, one view has a schema of its own, as its document requires. Elsewhere all objects share one schema.
     """
     if schema == PUBLIC:
         return text

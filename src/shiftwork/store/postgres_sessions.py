@@ -1,10 +1,11 @@
 """PostgreSQL sessions: our own, which a network can drop, and others, whose process can stop.
 
-The server itself ends a session that is idle in a transaction. It does not count as idle the one that has sent a
-statement and not yet the values for it, or the rows of a COPY: a process that is stopped or cut off right there would
-hold its locks forever. Others end such a session. It has done nothing; its process, if it comes back, begins anew.
+The server itself ends a session that is idle in a transaction. It does not count a session as idle that has sent a
+statement but not yet its values, or the rows of a COPY: a process suspended or cut off at that point would hold its
+locks forever. Other processes of the fleet end such a session. Nothing was changed; its process, if it returns,
+retries.
 
-Whatever else holds a lock for long, a migration or an open psql, is left alone and named to those who wait for it.
+Other long holders of locks, such as a migration or an open psql, are left alone and logged by the calls that wait.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 
-from shiftwork.store.hearing import passed
 from shiftwork.store.postgres_schema import PUBLIC
 from shiftwork.store.postgres_shortcuts import unanswered
+from shiftwork.store.stalls import passed
 
 log = logging.getLogger("shiftwork.store")
 
 NAME = "shiftwork"
 CLOSE_SEC = 2.0
+RESTED_SEC = 10.0
+"""After this long without an answer a connection is asked first: a network may have dropped it silently."""
+
+ANSWER_SEC = 5.0
+"""A query that needs no lock and no disk is answered within this time, or never."""
+
 LOOK_EVERY_SEC = 5.0
 
 WAITING = """
@@ -34,7 +41,7 @@ from pg_stat_activity a left join pg_stat_progress_copy c on c.pid = a.pid
 where a.datname = current_database() and a.usename = current_user
   and a.application_name = current_setting('application_name') and a.pid <> pg_backend_pid()
   and a.state = 'active' and a.wait_event = 'ClientRead' and a.xact_start is not null"""
-"""Sessions of this fleet, which go by one name, that wait until their process says the rest."""
+"""Sessions of this fleet (they share a name) that wait for the rest of a message from their process."""
 
 BLOCKED = """
 select w.pid, l.waitstart, b.pid as holder, b.application_name, b.state, left(b.query, 200) as query,
@@ -44,7 +51,7 @@ from unnest($1::int[]) as ours(pid) join pg_locks l on l.pid = ours.pid and not 
 join pg_stat_activity w on w.pid = l.pid and w.datname = current_database()
 cross join unnest(pg_blocking_pids(w.pid)) as holding(pid) join pg_stat_activity b on b.pid = holding.pid
 where l.waitstart < clock_timestamp() - make_interval(secs => $2)"""
-"""Sessions of ours that have waited this long for a lock, and who has it."""
+"""Our sessions that have waited this long for a lock, and the sessions that hold it."""
 
 UNHEARD = """
 select ours.pid, a.state_change from unnest($1::int[]) as ours(pid) left join pg_stat_activity a on a.pid = ours.pid
@@ -55,16 +62,16 @@ END = "select count(*) from unnest($1::int[]) as silent(pid) where pg_terminate_
 
 
 def session_name(dsn: str, schema: str = PUBLIC) -> dict[str, str]:
-    """What sessions are called where administrators see them, unless the address names them.
+    """The application name of our sessions, unless the address sets one.
 
-    Each queue has a name of its own: sessions of one name may end each other.
+    Each queue has its own name: sessions of one name may end each other.
     """
     named = dict(parse_qsl(urlsplit(dsn).query)).get("application_name")
     return {"application_name": named or (NAME if schema == PUBLIC else f"{NAME} {schema}")}
 
 
 class Session(asyncpg.Connection):
-    """A connection that knows when it was last answered, and that is soon closed, also when no one answers."""
+    """A connection that records its last answer, and that closes quickly even if the server does not answer."""
 
     __slots__ = ("answered_at",)
 
@@ -79,27 +86,27 @@ class Session(asyncpg.Connection):
         return self.answered_at >= moment
 
     def begin_with_next(self, begin: str) -> None:
-        """Begin a transaction with the statement that is sent next, and save a round trip.
+        """Begin a transaction together with the next statement, which saves a round trip.
 
-        The driver cannot send two messages and then wait, so this goes around it: without a Sync of its own the server
-        answers it together with what follows, and the driver passes over an answer that belongs to no rows. Only where
+        The driver cannot pipeline messages, so this bypasses it: without a Sync of its own, the server answers `begin`
+        together with what follows, and the driver skips an answer without rows. Only where
         `postgres_shortcuts.can_begin_with_next` says so.
         """
         self._transport.write(unanswered(begin))  # type: ignore[attr-defined]  # the stubs do not show it
 
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as the driver has it
-        with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # the driver gives it up all the same
+        with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # the driver still drops it
             await super().close(timeout=CLOSE_SEC if timeout is None else timeout)
 
 
 class SilentSessions:
-    """Compares each look with the one before: who has not moved in between is silent."""
+    """Compares each look with the previous one: a session that has not moved in between is silent."""
 
     def __init__(self) -> None:
         self._waited: set[tuple[Any, ...]] = set()
 
     async def end(self, connection: Any) -> None:
-        """End the sessions that stand where they stood at the last look."""
+        """End the sessions that have not moved since the last look."""
         async with connection.transaction():  # outside of one a pooler may send each message to another server
             waiting = {tuple(row) for row in await connection.fetch(WAITING)}
             silent = sorted(pid for pid, *_ in waiting & self._waited)
@@ -146,7 +153,7 @@ class Waits:
         self._reported: set[tuple[Any, ...]] = set()
 
     async def tell(self, connection: Any, pids: list[int]) -> None:
-        """Name anyone who has kept these sessions waiting since the last look or longer."""
+        """Log the sessions that have blocked these since the last look or longer."""
         async with connection.transaction():
             found = {
                 (row["pid"], row["waitstart"], row["holder"]): row
@@ -200,7 +207,9 @@ def note_loss(lost: asyncio.Event, _connection: Any) -> None:
 
 
 async def until_lost(connection: Any, lost: asyncio.Event, every_sec: float) -> None:
-    """Who only listens does not notice that a network has dropped its connection: so it asks."""
+    """Wait until the listening connection is lost. A listener does not notice a dropped connection, so query it
+    regularly.
+    """
     while not lost.is_set():
         try:
             async with asyncio.timeout(every_sec):

@@ -1,12 +1,12 @@
-"""Where the PostgreSQL store goes beyond what the driver and the server document, and how it does without.
+"""Where the PostgreSQL store relies on undocumented behaviour of the driver and the server, and its fallbacks.
 
 - **A transaction begins with its first statement** (`begin_with_next`): the messages of `begin` are written to the
-  driver's transport, `Connection._transport`, without a Sync of their own, and the driver passes over their answer.
-  Neither is part of asyncpg's interface. It was tried with the versions in `TRIED`; with another one `begin` is sent by
-  itself: one round trip more for each transaction.
+  driver's transport, `Connection._transport`, without a Sync of their own, and the driver skips their answer.
+  Neither is part of asyncpg's interface. It was tested with the versions in `TRIED`; with any other, `begin` is sent
+  separately: one more round trip per transaction.
 - **Several writes are one statement** (`together`), as parts of a `with`. The server's manual says that parts see the
-  tables as they were before, and run in no defined order. So a part touches no table that an earlier one writes, and
-  at most one of them may wait for a lock (`TablesTouched.may_block`). Tables are read from the text of a statement
+  tables as they were before, and run in no defined order. So no part touches a table that an earlier one writes, and
+  at most one part may wait for a lock (`TablesTouched.may_block`). Tables are read from the text of a statement
   (`reach_of`): each word may be one that it sees; it writes those after `insert into`, `update` and `delete from`.
 """
 
@@ -32,13 +32,13 @@ _WORD = re.compile(r"\w+")
 
 @cache
 def can_begin_with_next() -> bool:
-    """Whether the driver is one that it was tried with."""
+    """Whether the driver is a version it was tested with."""
     return asyncpg.__version__.startswith(TRIED)
 
 
 @cache
 def unanswered(text: str) -> bytes:
-    """Parse, Bind and Execute of a statement without parameters, as the protocol writes them."""
+    """Parse, Bind and Execute messages of a statement without parameters."""
     statement = b"\0" + text.encode() + b"\0" + struct.pack("!h", 0)
     values = b"\0\0" + struct.pack("!hhh", 0, 0, 0)
     limit = b"\0" + struct.pack("!i", 0)
@@ -58,10 +58,10 @@ class TablesTouched(NamedTuple):
 
 @cache
 def reach_of(name: str) -> TablesTouched:
-    """A statement that only writes can wait; another may lock or read, and a `with` cannot stand inside one."""
+    """Whether a statement can be deferred: it only writes; others may lock or read, and a `with` cannot be nested."""
     statement = statements.load("postgres")[name]
     writes = frozenset(_WRITING.findall(statement.text))
-    words = writes if statement.target else frozenset(_WORD.findall(statement.text))  # plain rows see no table
+    words = writes if statement.target else frozenset(_WORD.findall(statement.text))  # plain rows read no table
     return TablesTouched(
         writes,
         words,
@@ -71,13 +71,13 @@ def reach_of(name: str) -> TablesTouched:
 
 
 def _is_plain_insert(statement: Statement) -> bool:
-    """New rows, under keys of their own: no one else has them."""
+    """Whether the rows are new, under keys that no other transaction uses."""
     return statement.text.startswith("insert") and "on conflict" not in statement.text
 
 
 @cache
 def together(*written: str) -> str:
-    """Several writes as one statement, their parameters numbered on. The server runs them in no order to rely on."""
+    """Several writes as one statement, with consecutive parameters. The server runs them in no defined order."""
     texts: list[str] = []
     before = 0
     for text in written:

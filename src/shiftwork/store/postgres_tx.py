@@ -1,4 +1,4 @@
-"""A transaction on PostgreSQL. What a verb only writes is gathered and sent together: each round trip costs more."""
+"""A transaction on PostgreSQL. Writes are gathered and sent together, to save round trips."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from shiftwork.store.store import ByColumn, Row
 ADVISORY_LOCK = "select pg_advisory_xact_lock(hashtextextended($1, 0))"
 UUID_CHARS = 36
 COPY_FROM = 8
-"""Rows from which an insert with many different columns is a COPY: half the server's time and a fifth of ours."""
+"""From this many rows, an insert with many different columns uses COPY: half the server's time and a fifth of ours."""
 
 FEW_ARRAYS = 4
-"""Up to so many columns that differ from row to row are sent as arrays, and what all rows share once: that costs the
-server less than a COPY, which reads every value of every row, and it is part of a statement with others."""
+"""Up to this many differing columns are sent as arrays, and shared values once: this costs the server less than a COPY,
+which reads every value of every row, and it can be joined with other statements."""
 
 NO_NOTICE = (asyncpg.ProgramLimitExceededError, asyncpg.LockNotAvailableError)
-"""What a notice may meet, a full queue or a lock, and nothing else that we send last."""
+"""Errors that only a notice can cause: a full queue, or a lock."""
 
 _TELLING = re.compile(r"insert(?!.*\breturning\b)", re.DOTALL)
 
 
 class _PendingStatement(NamedTuple):
-    """A statement that is yet to be sent."""
+    """A statement not sent yet."""
 
     text: str
     values: Sequence[Any]
 
 
 SendAlone = Callable[[str, Sequence[Any]], Awaitable[Sequence[Row]]]
-"""Sends a statement that commits itself, and says so where it is not known whether it did."""
+"""Sends a statement that commits itself; raises if it is unknown whether it did."""
 
 
 class PostgresTx:
@@ -53,10 +53,10 @@ class PostgresTx:
         self.wakes: set[int] = set()
         self.ended: set[str] = set()
         self.told_ends: set[str] = set()
-        """Those of them that are announced to other processes."""
+        """The ends that are announced to other processes."""
         self.begun = False
         self.send_alone: SendAlone | None = None
-        """None where no statement may be a transaction of its own."""
+        """None if no statement may be a transaction of its own."""
         self.committed_alone = False
         self.added: dict[str, int] = {}
         """By table, the rows that were inserted in bulk."""
@@ -98,7 +98,7 @@ class PostgresTx:
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it is committed: a statement alone was."""
+        """Whether everything is already committed, by a standalone statement."""
         return self.committed_alone and not self.begun and not self._late
 
     async def run(self, name: str, /, **parameters: Any) -> None:
@@ -134,8 +134,8 @@ class PostgresTx:
     async def _write_later(self, name: str, text: str, values: Sequence[Any]) -> None:
         """Parts of one statement do not see each other's writes, and the server runs them in any order.
 
-        So what could see an earlier write is sent after it, and of those that may wait for a lock one statement has
-        one: locks are taken in the order in which the verb asked for them.
+        So a part that could see an earlier write is sent after it, and at most one part of a statement may wait for a
+        lock: locks are taken in the verb's order.
         """
         reach = reach_of(name)
         if self._written & reach.words or (self._may_block and reach.may_block):
@@ -145,10 +145,10 @@ class PostgresTx:
         self._may_block = self._may_block or reach.may_block
 
     async def go_on(self, *, asking: bool = False) -> None:
-        """Begin, and send what was only written so far: a statement follows at once, which may be a question.
+        """Begin, and send the pending writes: another statement, perhaps a query, follows immediately.
 
-        The beginning travels with it where it is sent with values or for an answer, not as a plain message or a COPY:
-        should it fail, the server would pass over those.
+        `begin` is sent with it if it has values or an answer, but not with a plain message or a COPY: if `begin`
+        failed, the server would skip those.
         """
         if not self.begun:
             self.begun = True
@@ -160,17 +160,17 @@ class PostgresTx:
         await self.flush()
 
     async def flush(self, within_sec: float | None = None) -> None:
-        """Send what was only written so far, as one statement: a round trip for all."""
+        """Send the pending writes as one statement, in one round trip."""
         if self._late:
             text, values = self._all_late()
             await self._connection.execute(text, *values, timeout=within_sec)
 
     def can_tell(self) -> bool:
-        """Whether what was only written so far can tell others of itself."""
+        """Whether the pending writes can carry the notification."""
         return bool(self._late) and _TELLING.match(self._late[0].text) is not None
 
     async def flush_and_tell(self, channel: str, payload: str, within_sec: float) -> bool:
-        """The same, with a notice that is sent on commit; False where the notice could not be added."""
+        """The same, with a notice that is sent on commit; False if the notice could not be added."""
         text, values = self._all_late()
         reporting = f"{text} returning pg_notify('{channel}', ${len(values) + 1}) is null"
         try:
@@ -211,7 +211,7 @@ class PostgresTx:
 
 
 def _sources(columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> tuple[int | None, ...]:
-    """For each column the first one with the same values, or None where all rows have one value."""
+    """For each column, the first one with the same values, or None if all rows share one value."""
     found: list[int | None] = []
     arrays: list[int] = []
     for place, column in enumerate(values):
@@ -232,7 +232,7 @@ def _sharing(name: str, schema: str, sources: tuple[int | None, ...]) -> str:
 
 
 def _values(statement: Statement, sources: Sequence[int | None], columns: Sequence[Sequence[Any]]) -> list[Any]:
-    """What is sent, in the order of the columns: an array, or the value that all rows share."""
+    """The parameters in column order: an array each, or the value that all rows share."""
     values: list[Any] = []
     for place, (source, column, given) in enumerate(zip(sources, statement.columns, columns, strict=True)):
         if source is None:
@@ -243,10 +243,10 @@ def _values(statement: Statement, sources: Sequence[int | None], columns: Sequen
 
 
 def _as_text(values: Sequence[Any], kind: str) -> str:
-    """An array of values without quotes, as PostgreSQL reads it. Lengths are checked: a comma would split a value."""
+    """A PostgreSQL array literal without quotes. Lengths are checked: a comma would split a value."""
     given = [value for value in values if value is not None] if None in values else values
     if kind == "uuid" and sum(map(len, given)) != UUID_CHARS * len(given):
-        raise InputError("an id of the batch is not one")
+        raise InputError("the batch contains an invalid id")
     if given is not values:
         values = ["null" if value is None else value for value in values]
     return f"{{{','.join(map(str, values))}}}"

@@ -1,7 +1,7 @@
 """SQLite: one writer thread that runs many verbs to a transaction, a savepoint each, and a few readers.
 
-A verb is the same coroutine function that PostgreSQL awaits; here it is run straight through, since its `tx` never
-suspends. Nothing is answered before COMMIT has returned.
+Verbs are the same coroutine functions that PostgreSQL awaits; here they run straight through, because `tx` never
+suspends. No answer is given before COMMIT has returned.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from shiftwork.model.errors import (
     StoreUnsuitable,
 )
 from shiftwork.store import crash_points, deadline, files, migrate, sqlite_joining
-from shiftwork.store.hearing import StallDetector
 from shiftwork.store.sqlite_job import UNKNOWN, Job
 from shiftwork.store.sqlite_tx import SqliteTx, translate
+from shiftwork.store.stalls import StallDetector
 from shiftwork.store.store import Clock, Verb
 from shiftwork.store.wakes import LocalWakes
 
@@ -46,17 +46,17 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 GROUP = 256
-"""Verbs to one commit. Larger groups gain nothing and make the first caller wait."""
+"""Verbs per commit. Larger groups gain nothing and delay the first caller."""
 
 READERS = 2
 OLDEST_ENGINE = (3, 51, 3)
-"""Before it, several writing connections could corrupt a WAL database."""
+"""Earlier versions could corrupt a WAL database with several writers."""
 
 FOREIGN_POLL_SEC = 0.02
-"""How often to check whether other processes have reported work, where the system does not say that they did."""
+"""How often to check for work announced by other processes, on systems without file notifications."""
 
-TOLD_POLL_SEC = 1.0
-"""The same where it does."""
+NOTIFIED_POLL_SEC = 1.0
+"""The same on systems with them."""
 
 
 class SqliteStore:
@@ -89,12 +89,12 @@ class SqliteStore:
     async def open(
         cls, path: str, *, clock: Clock = time.time, patience: float = 10.0, migrate_schema: migrate.Allowed = True
     ) -> SqliteStore:
-        """Open the file, making it and its schema where they do not exist."""
-        file = None if path == ":memory:" else Path(path).absolute()  # noqa: ASYNC240  # asks for the current folder alone
+        """Open the file; creates it and its schema if needed."""
+        file = None if path == ":memory:" else Path(path).absolute()  # noqa: ASYNC240  # only reads the current folder
         connection = await asyncio.to_thread(_open_writer, path, file, patience, migrate_schema=migrate_schema)
         try:
             return cls(f"sqlite:///{path}", connection, file, clock, patience)
-        except StoreError:  # the file of turns cannot be used
+        except StoreError:  # the turn file cannot be used
             connection.close()
             raise
 
@@ -121,7 +121,7 @@ class SqliteStore:
         return cast(T, result)
 
     def _wake_soon(self, joined: SqliteTx) -> None:
-        """Called as a caller's transaction commits. Our next one waits for that, and its end tells everyone."""
+        """Called as a caller's transaction commits. Our next one waits for that, and its end announces both."""
 
         async def wake(tx: SqliteTx) -> None:
             tx.wakes, tx.ended, tx.tells_end = joined.wakes, joined.ended, joined.tells_end
@@ -183,7 +183,7 @@ class SqliteStore:
         return self._announced("work", self.wakes)
 
     @property
-    def hears_endings(self) -> bool:
+    def announces_ends(self) -> bool:
         return True
 
     def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
@@ -194,8 +194,8 @@ class SqliteStore:
         self, news: files.News, wakes: LocalWakes[Item]
     ) -> AsyncIterator[AsyncIterator[frozenset[Item]]]:
         watcher = None
-        if self._turn is not None:  # from now on: earlier announcements are visible to anyone who reads after this
-            known = self._turn.told_by_others(news)
+        if self._turn is not None:  # from now on: anything announced earlier is visible to later reads
+            known = self._turn.announced_by_others(news)
             watcher = asyncio.create_task(self._watch_other_processes(self._turn, news, known, wakes))
         try:
             async with wakes.subscribe() as stream:
@@ -207,16 +207,16 @@ class SqliteStore:
     async def _watch_other_processes(
         self, turn: files.WriterLock, news: files.News, known: int, wakes: LocalWakes[Item]
     ) -> None:
-        """Other processes do not say which lanes got work or what ended, so every waiter is woken."""
+        """Wake every waiter: other processes do not say which lanes got work or what ended."""
         assert self._path is not None
         changes = files.FileChanges(files.turn_of(self._path))
         try:
             while not self._closed:
-                count = turn.told_by_others(news)
+                count = turn.announced_by_others(news)
                 if count > known:
                     known = count
                     wakes.announce(frozenset())
-                await changes.wait(TOLD_POLL_SEC if changes.supported else FOREIGN_POLL_SEC)
+                await changes.wait(NOTIFIED_POLL_SEC if changes.supported else FOREIGN_POLL_SEC)
         finally:
             changes.close()
 
@@ -251,7 +251,7 @@ class SqliteStore:
             self._fail_waiters(group or [], error)
 
     def _next_group(self) -> list[Job] | None:
-        """Wait for work, then take all that has come; None when the store closes."""
+        """Wait for work, then take everything queued; None when the store closes."""
         group: list[Job] = []
         job = self._jobs.get()
         while True:
@@ -269,7 +269,7 @@ class SqliteStore:
                 return group
 
     def _run_group(self, group: list[Job]) -> tuple[frozenset[int], frozenset[str]]:
-        """Run the verbs, and return which lanes got work and what ended."""
+        """Run the verbs; returns the lanes that got work and what ended."""
         try:
             with self._turn or contextlib.nullcontext():
                 self._run_verbs(group)
@@ -298,7 +298,7 @@ class SqliteStore:
                 self._run_alone(job)
 
     def _try_together(self, group: list[Job]) -> bool:
-        """One transaction for the group. False when the transaction was lost: then nothing of it is in the file.
+        """Run the group in one transaction. False if the transaction was lost: then nothing of it was written.
 
         A full disk or an interrupt ends the transaction, not the savepoint; a neighbour's "ok" would be a lie.
         """
@@ -308,7 +308,7 @@ class SqliteStore:
         connection = self._connection
         try:
             connection.execute("begin immediate")
-        except apsw.Error as error:  # nothing has begun: each alone would only wait as long again
+        except apsw.Error as error:  # nothing has begun: running each alone would only wait as long again
             raise translate(error) from error
         try:
             for job in group:
@@ -341,7 +341,7 @@ class SqliteStore:
             self._roll_back()
 
     def _attempt(self, job: Job) -> None:
-        """Run the verb once and note its answer; whatever it raises is the job's, not the thread's."""
+        """Run the verb once and record its answer; any exception belongs to the job, not to the thread."""
         if not job.begin():
             return
         tx = SqliteTx(self._connection, self._clock())
@@ -381,10 +381,12 @@ class SqliteStore:
 
 
 def _deliver(group: list[Job], announce: Callable[[], None] | None = None) -> None:
-    """Hand all answers over in one call per loop, and the news to the first: to wake a loop is what costs most."""
+    """Deliver all answers with one call per loop, and the announcements with the first: waking a loop costs the
+    most.
+    """
     for loop in dict.fromkeys(job.loop for job in group):
         jobs = [job for job in group if job.loop is loop]
-        with contextlib.suppress(RuntimeError):  # that loop has gone, and its callers with it; the poll finds the work
+        with contextlib.suppress(RuntimeError):  # that loop is closed, with its callers; the poll finds the work
             loop.call_soon_threadsafe(_hand_over, jobs, announce)
         announce = None
 
@@ -404,9 +406,9 @@ def _hand_over(jobs: list[Job], announce: Callable[[], None] | None) -> None:
 
 
 def _run_through(verb: Callable[[Any], Any], tx: SqliteTx) -> Any:
-    """Run a coroutine that never suspends. One that does has awaited something else than `tx`: a bug.
+    """Run a coroutine that never suspends. If it does, it has awaited something other than `tx`: a bug.
 
-    What callers send is read before it comes here: JSON that cannot be decoded comes from a row.
+    Callers' input is decoded earlier: JSON that fails to decode here comes from a row.
     """
     coroutine = cast(Coroutine[Any, Any, Any], verb(tx))
     try:
@@ -414,7 +416,7 @@ def _run_through(verb: Callable[[Any], Any], tx: SqliteTx) -> Any:
     except StopIteration as done:
         return done.value
     except msgspec.ValidationError:
-        raise  # it is JSON, so the disk has kept what was written
+        raise  # it is JSON, so the disk has not damaged it
     except msgspec.DecodeError as error:
         raise StoreDamaged(f"a row holds what is not JSON: {error}") from error
     coroutine.close()
@@ -428,7 +430,7 @@ def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schem
         _refuse_unwritable(str(file))
         try:
             _check_place(file)
-        except OSError as error:  # a folder on the way that may not be entered
+        except OSError as error:  # a parent folder without access
             raise StoreUnavailable(f"{file} cannot be reached: {error.strerror}", where=str(file)) from error
     if file is not None and not file.exists():
         files.make_private(file)
@@ -448,7 +450,7 @@ def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schem
 
 
 def _refuse_unwritable(path: str) -> None:
-    """The engine takes names in UTF-8 alone, and a NUL would end one early."""
+    """Check the name: the engine accepts only UTF-8, and a NUL would cut it short."""
     if "\0" in path or path != path.encode(errors="ignore").decode():
         raise BadText(f"{path!r} is not a valid database name", where="url")
 
@@ -466,7 +468,7 @@ def _check_place(file: Path) -> None:
 
 
 def _refuse_foreign(connection: apsw.Connection) -> None:
-    """A file with tables of something else is left exactly as it is."""
+    """Refuse a file with tables of another program, leaving it untouched."""
     names = {row[0] for row in connection.execute("select name from sqlite_schema")}
     if names and "migrations" not in names:
         raise StoreUnsuitable("the file holds the tables of another program", hint="Name a file of its own.")
@@ -503,7 +505,7 @@ def _migrate(connection: apsw.Connection, *, allowed: migrate.Allowed) -> None:
 
 
 def read_done(path: Path) -> list[tuple[int, str, str]]:
-    """The migrations that a file has had; none where there is no file."""
+    """The migrations applied to a file; none if there is no file."""
     if not path.exists():
         return []
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from shiftwork.model.errors import OperationTimeout, StoreUnavailable
 from shiftwork.store.store import Verb
 
-UNKNOWN = "It is not known whether this was done; read the task before you try again."
+UNKNOWN = "It is unknown whether this was done; read the task before you try again."
 
 
 class Job:
@@ -30,20 +30,20 @@ class Job:
         self.tells_end = False
 
     def begin(self) -> bool:
-        """The writer takes it up, unless its caller has given up."""
+        """Begin the job, unless its caller has given up."""
         with self._fate:
             self._ran = False
             return not self._abandoned
 
     def end(self) -> None:
-        """Its verb has run and is committed next, unless its caller has given up."""
+        """The verb has run and is committed next, unless its caller has given up."""
         with self._fate:
             if self._abandoned:
                 raise OperationTimeout("its caller did not wait for it")
             self._ran = True
 
     def give_up(self, after_sec: float) -> None:
-        """Its caller waits no longer: nothing is changed, unless it is being committed."""
+        """Abandon the job: nothing is changed, unless it is already being committed."""
         with self._fate:
             self._abandoned = True
             ran = self._ran

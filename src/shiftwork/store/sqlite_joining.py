@@ -1,7 +1,7 @@
-"""A caller's connection to the file of a queue on SQLite, in whose transaction a verb runs.
+"""Runs a verb in the transaction of a caller's own connection to a queue's SQLite file.
 
-Only a connection of apsw will do. Python's own sqlite3 contains another copy of the engine: two copies in one process
-release each other's locks on a file, which damages it sooner or later.
+Only apsw connections are accepted. Python's sqlite3 module contains another copy of the engine: two copies in one
+process release each other's locks on a file, which eventually corrupts it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def adapt(connection: Any, path: Path | None) -> apsw.Connection:
 
 
 async def run_through(connection: apsw.Connection, verb: Callable[[], T]) -> T:
-    """Run a verb under a savepoint, in a thread: it may wait for another writer. A refused one leaves nothing."""
+    """Run a verb under a savepoint, in a thread, since it may wait for another writer. A refused one leaves no
+    trace.
+    """
     running = asyncio.ensure_future(asyncio.to_thread(_run_through, connection, verb))
     try:
         return await asyncio.shield(running)
@@ -76,7 +78,7 @@ def _run_through(connection: apsw.Connection, verb: Callable[[], T]) -> T:
 
 
 def call_at_commit(connection: apsw.Connection, function: Callable[[], None]) -> None:
-    """Once, when the transaction that is open now commits; never if it is rolled back."""
+    """Call this once, when the open transaction commits; never if it is rolled back."""
     mark = object()
 
     def forget() -> None:
@@ -86,7 +88,7 @@ def call_at_commit(connection: apsw.Connection, function: Callable[[], None]) ->
     def at_commit() -> bool:
         forget()
         function()
-        return False  # go on with it
+        return False  # let the commit proceed
 
     connection.set_commit_hook(at_commit, id=mark)
     connection.set_rollback_hook(forget, id=mark)

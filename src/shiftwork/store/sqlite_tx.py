@@ -1,4 +1,4 @@
-"""A transaction on SQLite: statements on one connection, and what its engine says in the queue's own words."""
+"""A transaction on SQLite: statements on one connection, with the engine's errors translated to ours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from shiftwork.store import statements
 from shiftwork.store.store import Row
 
 AT_ONCE = 32
-"""Rows in one insert: a step of the engine for each row takes half as long again (12 against 7.6 us a task)."""
+"""Rows per insert: single-row inserts take half as long again (12 instead of 7.6 us a task)."""
 
 _ERRORS: tuple[tuple[type[apsw.Error], type[StoreError]], ...] = (
     (apsw.FullError, StoreFull),
@@ -42,7 +42,7 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 def translate(error: apsw.Error | UnicodeDecodeError, where: str | None = None) -> StoreError:
-    """The queue's own error for what the engine said, or for text of a row that its driver cannot read."""
+    """The queue's own error for an error of the engine, or for stored text that the driver cannot decode."""
     if isinstance(error, UnicodeDecodeError):
         return StoreDamaged(f"a row holds text that is not UTF-8: {error}", where=where)
     for theirs, ours in _ERRORS:
@@ -52,7 +52,7 @@ def translate(error: apsw.Error | UnicodeDecodeError, where: str | None = None) 
 
 
 class _PlainValues:
-    """What the driver cannot write is the caller's mistake, not the store's."""
+    """A value that the driver cannot write is the caller's mistake, not the store's."""
 
     def __enter__(self) -> None:
         pass
@@ -95,7 +95,7 @@ class SqliteTx:
         try:
             return [dict(zip(names, row, strict=True)) for row in cursor]
         except UnicodeDecodeError as error:
-            cursor.close(force=True)  # what it has not read to its end would keep this connection from writing
+            cursor.close(force=True)  # an unfinished read would keep this connection from writing
             raise translate(error) from error
 
     async def one(self, name: str, /, **parameters: Any) -> Row | None:
@@ -103,10 +103,10 @@ class SqliteTx:
         return rows[0] if rows else None
 
     async def alone(self, name: str, /, **parameters: Any) -> None:
-        """Never: many verbs share a commit here, and a statement costs no round trip."""
+        """Never done: many verbs share a commit here, and a statement costs no round trip."""
 
     def stay_open(self) -> None:
-        """It always does."""
+        """Nothing to do: the transaction always stays open."""
 
     async def run(self, name: str, /, **parameters: Any) -> None:
         await self.all(name, **parameters)
@@ -124,7 +124,7 @@ class SqliteTx:
                 cursor.executemany(statement.text, rows[whole:])
 
     async def advisory_lock(self, name: str, /) -> None:
-        """One writer at a time is the rule here anyway."""
+        """Nothing to do: there is only one writer."""
 
     def wake(self, lane: int, /) -> None:
         self.wakes.add(lane)

@@ -1,14 +1,14 @@
 """Loads the named statements of `engine/sql` and of each feature's `queries.sql`, and writes each for a dialect.
 
-A statement is written once for both databases. What differs is said in the text:
+A statement is written once for both databases. Differences are marked in the text:
 
-- `-- name: x` opens a statement, the comment lines after it say what it is for;
+- `-- name: x` begins a statement; the comment lines after it describe it;
 - `-- name: x (postgres)` is a marked override, with its reason;
-- `-- part: x` is a text that stands for `{x}` in the statements of all files, and in the parts after it in its own;
+- `-- part: x` defines text that replaces `{x}` in the statements of all files, and in later parts of its own file;
 - `-- rows items: id uuid, fence bigint` makes `{items}` a table of the batch's rows;
 - `-- insert tasks: id uuid, ...` is a bulk insert of rows in that column order;
-- `-- own rows: why` says that it changes only rows that its transaction has locked or made: it waits for no one;
-- `{postgres: ...}` and `{sqlite: ...}` stand for one database only;
+- `-- own rows: why` says that it changes only rows that its transaction has locked or inserted, so it never waits;
+- `{postgres: ...}` and `{sqlite: ...}` apply to one database only;
 - `:name` is a parameter.
 """
 
@@ -30,12 +30,12 @@ _INSERT = re.compile(r"^-- insert (\w+): (.+)$")
 _OWN = re.compile(r"^-- own rows: \S")
 _ONLY = re.compile(r"\{(postgres|sqlite|pg|lite): ?([^{}]*)\}")
 _TAGS = {"postgres": {"postgres", "pg"}, "sqlite": {"sqlite", "lite"}}
-"""The short tags are those of migrations that are released, whose text never changes."""
+"""The short tags occur in released migrations, whose text never changes."""
 
 _TABLE = re.compile(r"\{(\w+)\}")
 _LEADING = re.compile(r"from \{(\w+)\} join\b")
-"""SQLite keeps the order of a cross join. After ANALYZE it would rather read a table whole and the batch's JSON for
-each of its rows: 150 ms instead of 0.2 for the attempts of 100 tasks."""
+"""SQLite keeps the order of a cross join. Otherwise, after ANALYZE, it would scan the table and parse the batch's JSON
+for each row: 150 ms instead of 0.2 for the attempts of 100 tasks."""
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 _SQLITE_TYPES = {
@@ -50,7 +50,7 @@ _SQLITE_TYPES = {
 _POSTGRES_TYPES = {"float": "double precision"}
 
 PLAIN = frozenset({"uuid", "int", "bigint"})
-"""Columns of a batch that PostgreSQL is sent as one text: their values need no quotes, and its driver takes a
+"""Column types of a batch that are sent to PostgreSQL as one text: the values need no quotes, and the driver takes a
 microsecond for each element of an array."""
 
 _READABLE_TIME = {"postgres": r"to_timestamp(\1)", "sqlite": r"strftime('%Y-%m-%dT%H:%M:%fZ', \1, 'unixepoch')"}
@@ -62,7 +62,7 @@ class Column(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A statement as it is in the file."""
+    """A statement as written in the file."""
 
     name: str
     text: str
@@ -80,11 +80,11 @@ class Statement(NamedTuple):
     tables: dict[str, tuple[Column, ...]]
     columns: tuple[Column, ...]
     target: str | None = None
-    """The table of a plain bulk insert, which may be written in any faster way the database has."""
+    """The table of a plain bulk insert, for which the fastest way of the database may be used."""
     single: str = ""
     """An insert of one row: PostgreSQL's driver takes 0.15 ms longer to write a task as arrays of one."""
     own_rows: bool = False
-    """Whether it changes only rows that its transaction has locked or made."""
+    """Whether it changes only rows that its transaction has locked or inserted."""
 
 
 @cache
@@ -214,9 +214,10 @@ def _write_insert(source: Source, dialect: Dialect) -> Statement:
 
 
 def write_sharing(statement: Statement, sources: Sequence[int | None]) -> str:
-    """A bulk insert of PostgreSQL in which a column is an array, equal to one before it, or one value for all rows.
+    """A bulk insert for PostgreSQL in which a column is an array, equals an earlier column, or has one value for all
+    rows.
 
-    `sources` has for each column the place of the column with its array, or None. Parameters come in column order.
+    `sources` gives for each column the index of the column with its array, or None. Parameters come in column order.
     """
     sent = [place for place, source in enumerate(sources) if source in {None, place}]
     number = {place: f"${i}" for i, place in enumerate(sent, 1)}
@@ -232,7 +233,7 @@ def write_sharing(statement: Statement, sources: Sequence[int | None]) -> str:
 
 
 def _cast(column: Column) -> str:
-    """How a parameter becomes the array of a batch's column."""
+    """The expression that turns a parameter into the array of a batch's column."""
     kind = f"::{_pg_type(column.type)}[]"
     return f"::text{kind}" if column.type in PLAIN else kind
 
@@ -242,13 +243,13 @@ def _pg_type(name: str) -> str:
 
 
 def only(text: str, dialect: Dialect) -> str:
-    """The text with what is in it for one database, and without what stands for the other."""
+    """The text for one database: its tags resolved, the other's removed."""
     keep = _TAGS[dialect]
     return _ONLY.sub(lambda m: m[2] if m[1] in keep else "", text)
 
 
 def write_schema(text: str, dialect: Dialect) -> str:
-    """A migration's text for one database: `<uuid>` and its like become column types, `<at x>` a readable time."""
+    """A migration's text for one database: `<uuid>` and the like become column types, `<at x>` a readable time."""
     text = only(text, dialect)
     text = re.sub(r"<at ([\w.]+)>", _READABLE_TIME[dialect], text)
     types = _SQLITE_TYPES if dialect == "sqlite" else _POSTGRES_TYPES

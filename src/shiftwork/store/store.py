@@ -7,23 +7,23 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 from shiftwork.model.errors import ShiftworkError
-from shiftwork.store.hearing import StallDetector
+from shiftwork.store.stalls import StallDetector
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
 
 
 class ByColumn(tuple[Any, ...]):
-    """A `rows` parameter as its columns, for PostgreSQL: lists, and arrays as that wrote them."""
+    """A `rows` parameter given as columns, for PostgreSQL: lists, or array literals that it returned."""
 
     __slots__ = ()
 
 
 class Tx(Protocol):
-    """One open transaction. A verb awaits nothing but this, and has no effect but through it."""
+    """One open transaction. A verb awaits nothing else, and has no other effects."""
 
     now: float
-    """The store's time at the flush, in seconds since 1970. The same for all that the transaction does."""
+    """The store's time at the start, in seconds since 1970. It stays the same for the whole transaction."""
 
     async def all(self, name: str, /, **parameters: Any) -> Sequence[Row]:
         """All rows of a named statement. A `rows` parameter is a list of tuples in its column order."""
@@ -32,23 +32,23 @@ class Tx(Protocol):
         """The first row, or None."""
 
     async def alone(self, name: str, /, **parameters: Any) -> Sequence[Row] | None:
-        """The rows of a statement that is a transaction of its own, committed when this returns: one round trip.
+        """Run a statement as a transaction of its own, committed when this returns: one round trip.
 
-        None where it cannot be one: then nothing was sent. A verb that goes on after it begins its transaction then,
-        and must stand being repeated from its beginning.
+        None if that is not possible: then nothing was sent. If the verb continues after it, its transaction begins only
+        then, and the verb must tolerate being repeated from its start.
         """
 
     def stay_open(self) -> None:
-        """Let no statement be a transaction of its own: more than the verb has to be in this one."""
+        """Forbid statements as transactions of their own: other work must be part of this one."""
 
     async def run(self, name: str, /, **parameters: Any) -> None:
-        """A statement whose rows no one wants."""
+        """Run a statement and discard its rows."""
 
     async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
         """A bulk insert."""
 
     async def advisory_lock(self, name: str, /) -> None:
-        """Wait until no other transaction holds this name; held until the end of this one."""
+        """Lock a name until the end of the transaction."""
 
     def wake(self, lane: int, /) -> None:
         """Announce, once committed, that a lane has work."""
@@ -58,51 +58,51 @@ class Tx(Protocol):
 
 
 Verb = Callable[[Tx], Awaitable[T]]
-"""A verb is given as a callable, never as a coroutine object: it may be run again after a deadlock or a full disk."""
+"""A callable, never a coroutine object: the verb may be run again after a deadlock or a full disk."""
 
 Clock = Callable[[], float]
 
 
 class Store(Protocol):
-    """A database that runs verbs. Answers are given after the commit."""
+    """A database that runs verbs. Results are returned after the commit."""
 
     url: str
     operation_max_sec: float
-    """How long a verb may take before it ends with nothing changed."""
+    """How long a verb may take before it is aborted."""
     refusal: ShiftworkError | None
-    """Why it took no write of late; None if it takes them. Cleared by who writes something small now and then."""
+    """Why the last write was refused; None if writes are accepted. The write probe clears it."""
     one_writer: bool
-    """Whether a transaction that writes waits for any other that does."""
+    """Whether all writing transactions run one after another."""
     stall_detector: StallDetector
-    """When agents could not be heard: then their silence means nothing."""
+    """Records when agents could not be heard: then their silence means nothing."""
 
     async def run(self, verb: Verb[T], /) -> T:
-        """Run one verb in one transaction and answer after the commit."""
+        """Run a verb in one transaction; returns after the commit."""
 
     async def run_on(self, connection: Any, verb: Verb[T], /) -> T:
-        """Run one verb in the transaction that a caller has open on a connection of its own; the caller commits."""
+        """Run a verb in the transaction open on the caller's own connection; the caller commits."""
 
     async def read(self, verb: Verb[T], /) -> T:
-        """Run a verb that writes nothing, on one consistent snapshot."""
+        """Run a read-only verb on one consistent snapshot."""
 
     async def read_in_turn(self, verb: Verb[T], /) -> T:
-        """The same behind what is being written: answered when a heartbeat would be."""
+        """The same, queued behind current writes: it is answered when a heartbeat would be."""
 
     def now(self) -> float:
         """The time all servers of this store agree on."""
 
     def lane_wakes(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[int]]]:
-        """Lanes that got work, from this process and from others. May repeat, may miss: the poll repairs it."""
+        """Lanes that got work, from this process and others. May repeat or miss some: the poll makes up for it."""
 
     @property
-    def hears_endings(self) -> bool:
-        """Whether endings in other processes are announced here; else who waits must look now and then."""
+    def announces_ends(self) -> bool:
+        """Whether ends in other processes are announced here; otherwise waiters must poll."""
 
     def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
         """Lineages and DAGs that ended, as `lane_wakes` has lanes; an empty set means that any may have."""
 
     async def settle_events(self) -> None:
-        """Wait until every transaction that writes events now has ended: then a gap in their numbers is final."""
+        """Wait until every current transaction that writes events has ended: then gaps in their numbers are final."""
 
     async def close(self) -> None:
-        """Finish what is running, refuse what comes after."""
+        """Finish running calls and refuse later ones."""

@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class LocalWakes(Generic[T]):
-    """Hands each announcement to every subscriber; what piles up is folded, so a slow one costs nothing."""
+    """Passes each announcement to every subscriber; a backlog is merged, so a slow subscriber costs nothing."""
 
     def __init__(self) -> None:
         self._subscribers: set[_Subscriber[T]] = set()
 
     def announce(self, items: frozenset[T]) -> None:
-        """An empty set means: some of them, look at all."""
+        """An empty set means: unknown, look at all."""
         for subscriber in self._subscribers:
             subscriber.put(items)
 

@@ -18,7 +18,7 @@ from shiftwork.task_logs.model import LogLine, LogPage, NewLog, NewLogItem, NewL
 MAX_WAIT_SEC = 25.0
 MAX_PAGE = 1_000
 ANSWERED_EARLY_SEC = 0.2
-"""A server about to stop does not wait: it is asked again after this."""
+"""A server about to stop does not wait: query it again after this."""
 
 HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
 GivenLine = Annotated[NewLogLine | Mapping[str, Any], Accepts(NewLogLine)]

@@ -25,9 +25,9 @@ from shiftwork.triggers.templates import Parameter
 from shiftwork.validation.operations import MAX_STEPS
 
 KEEP_FIRINGS_SEC = 30 * 86_400.0
-"""So long a delivery is known again when it comes a second time."""
+"""How long a repeated delivery is recognized."""
 LOOKED_BACK = 20
-"""Of this many of the last firings it is checked whether their work continues."""
+"""How many of the last firings are checked for unfinished work."""
 
 
 class Template(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -39,7 +39,7 @@ class Template(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ArmedTrigger(NamedTuple):
-    """A trigger as its row says."""
+    """A trigger, read from its row."""
 
     id: str
     workspace: str
@@ -51,12 +51,12 @@ class ArmedTrigger(NamedTuple):
 
     @property
     def actor(self) -> str:
-        """Who creates what it creates."""
+        """The creator of its tasks."""
         return f"cron:{self.name}" if self.kind == "cron" else f"trigger:{self.name}"
 
 
 class FiringCause(NamedTuple):
-    """What a trigger goes off for."""
+    """The occasion of a firing."""
 
     key: str
     facts: Mapping[str, Any] = {}
@@ -79,7 +79,7 @@ def shown(name: str, row: Row, *, duplicate: bool = False) -> Firing:
 
 
 def describe(template: Template, actor: str, cause: FiringCause) -> Template:
-    """The task or DAG with its parameters filled in, and who asks for it."""
+    """The task or DAG with its parameters filled in, and its creator."""
     values = templates.values(template.parameters, cause.facts, cause.given)
     trigger_type = {} if cause.by_hand else {"trigger_type": "autopilot"}
     own = {"created_by": actor, **trigger_type}
@@ -143,7 +143,7 @@ def _refuse_long_checks(tasks: Sequence[NewTask], resolver: Resolver) -> None:
 
 
 async def fire(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, cause: FiringCause) -> Firing:
-    """Create what the trigger says, unless it went off for this before or must not now."""
+    """Fire the trigger, unless it already fired for this occasion or must not now."""
     place = {"trigger_id": trigger.id, "key": cause.key}
     if await tx.one("take_firing", **place, now=tx.now, depth=cause.depth) is None:
         before = await tx.one("read_firing", **place)  # a second statement: the first may have waited for it
@@ -161,7 +161,7 @@ async def fire(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, ca
 
 
 async def skip(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, cause: FiringCause, reason: str) -> None:
-    """Note that the trigger went off for nothing, unless that is known."""
+    """Record a firing that created nothing, unless that is already recorded."""
     place = {"trigger_id": trigger.id, "key": cause.key}
     if await tx.one("take_firing", **place, now=tx.now, depth=cause.depth) is not None:
         await _skip(tx, engine, caller, trigger, cause, reason)
@@ -224,7 +224,7 @@ async def _end(
 
 
 def emit(work: UnitOfWork, trigger: ArmedTrigger, firing: Firing, more: Mapping[str, Any]) -> None:
-    """What came of it: the tasks it created, or why there are none."""
+    """Record the outcome: the tasks created, or why there are none."""
     came = {"tasks": firing.tasks, "dag_id": firing.dag_id} if firing.outcome == "fired" else {"reason": firing.reason}
     data = {"trigger": trigger.name, "kind": trigger.kind, "key": firing.key, **came, **more}
     dag_id = None if firing.dag_id is None else ids.parse(firing.dag_id)

@@ -1,4 +1,4 @@
-"""Deliveries to a hook: believed by their signature, fired for once, and reported when they are refused."""
+"""Deliveries to a hook: verified by signature, fired once, and reported if refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from shiftwork.triggers.policy import HookDelivery, Refused
 log = logging.getLogger("shiftwork.engine")
 MAX_BYTES = 1_048_576
 MAX_SEC = 30.0
-TOLD_EVERY_SEC = 60.0
+ALERT_EVERY_SEC = 60.0
 """How often refused deliveries to one hook are reported at most; all are counted."""
 
 
@@ -50,19 +50,17 @@ class KnownHook(NamedTuple):
 
 
 def is_news(engine: Engine, trigger_id: str) -> bool:
-    """Whether a refusal is notified of: one in a while for each hook and process, which costs a transaction and a
-    line.
-    """
+    """Whether to report a refusal: rarely per hook and process, because it costs a transaction and a log line."""
     engine.counters["hook_refused"] += 1
     now = engine.store.now()
-    if now - engine.refusals.get(trigger_id, -math.inf) < TOLD_EVERY_SEC:
+    if now - engine.refusals.get(trigger_id, -math.inf) < ALERT_EVERY_SEC:
         return False
     engine.refusals[trigger_id] = now
     return True
 
 
 def refusal(name: str) -> HookRefused:
-    """The same for every reason: who forges one learns nothing, not even whether there is such a hook."""
+    """The same error for every reason: a forger learns nothing, not even whether the hook exists."""
     return HookRefused(f"the delivery to the hook {name!r} is not accepted", where="signature")
 
 
@@ -143,7 +141,7 @@ async def _pass_over(
 async def tell_refused(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, why: str) -> None:
     """A delivery was refused; only the first of many within a while is notified of."""
     log.info("hook_refused trigger=%s reason=%s", trigger.name, why, extra={"code": "hook_refused"})
-    if await tx.one("tell_refusal", id=trigger.id, now=tx.now, before=tx.now - TOLD_EVERY_SEC) is None:
+    if await tx.one("tell_refusal", id=trigger.id, now=tx.now, before=tx.now - ALERT_EVERY_SEC) is None:
         return
     work = UnitOfWork(tx, engine, caller)
     work.emit_for(trigger.workspace, "trigger_refused", data={"trigger": trigger.name, "kind": "hook", "reason": why})

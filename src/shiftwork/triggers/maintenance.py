@@ -1,6 +1,6 @@
 """Fires the triggers whose time or event has come.
 
-Its turn elects the process; each firing is a transaction of its own after that, so that one that fails undoes no other.
+The job elects the process; each firing is then a transaction of its own, so that a failure undoes no other firing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class EventMatch(NamedTuple):
     occasion: FiringCause
 
 
-async def elect(tx: Tx, engine: Engine) -> Counts:  # noqa: ARG001  # every maintenance job is given both
+async def elect(tx: Tx, engine: Engine) -> Counts:  # noqa: ARG001  # every maintenance job gets both
     """Nothing to do inside the turn itself."""
     return {}
 
@@ -88,7 +88,7 @@ async def _fire_schedule(engine: Engine, trigger_id: str) -> int:
 
 
 async def fire_due(tx: Tx, engine: Engine, trigger_id: str) -> int:
-    """Fire a schedule for what is due of it; how often it fired. Where another process is at it, not at all."""
+    """Fire a schedule's due ticks; returns how often it fired, 0 if another process is firing it."""
     turn = await _take(tx, trigger_id)
     if turn is None:
         return 0
@@ -146,9 +146,9 @@ async def _advance(tx: Tx, turn: _DueSchedule) -> None:
 
 
 async def follow(engine: Engine) -> int:
-    """Read the log on from where triggers have read it, and fire for what they wait for.
+    """Read the log from the triggers' cursor, and fire for matching events.
 
-    The cursor moves after the firings: anyone who dies between goes over the same events again, each of which fires
+    The cursor moves after the firings: after a crash in between, the same events are read again, and each fires only
     once.
     """
     fired = 0

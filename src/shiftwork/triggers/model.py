@@ -103,7 +103,7 @@ class SavedTrigger(msgspec.Struct, frozen=True):
     secret: str | None = None
 
     def __repr__(self) -> str:
-        """Without the secret, which has no place in a log or a traceback."""
+        """Without the secret, which must not appear in a log or a traceback."""
         return f"SavedTrigger({self.trigger.name!r})"
 
 

@@ -1,4 +1,4 @@
-"""Judges: an output is judged by a task of its own, which an agent with the capability `judge` takes."""
+"""Judges: creates a task that judges an output, for an agent with the capability `judge`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from shiftwork.store.store import Row
 from shiftwork.validation import policy as verdict
 
 _PROMPT = (
-    "Judge the output in the payload by the criteria there. Hand in "
+    "Judge the output in the payload by the criteria there. Submit "
     '{"verdict": "accept"} or {"verdict": "reject", "reasons": ["what is missing or wrong"]}.'
 )
 
 
 def prepare_judge(row: Row, body: Mapping[str, Any], result: str, resolver: Resolver, now: float) -> Prepared:
-    """The judging task for a result; an error where it cannot be one, as with an output that is too large."""
+    """The judging task for a result; an error if it is not possible, as for an output that is too large."""
     spec, output = body.get("spec") or {}, body.get("output") or {}
     task_id = ids.show_task(row["id"])
     new = NewTask(
@@ -51,9 +51,9 @@ def prepare_judge(row: Row, body: Mapping[str, Any], result: str, resolver: Reso
 
 
 async def ask(work: UnitOfWork, row: TaskRow, judge: Prepared) -> str:
-    """Submit a judging task; its UUID. It is not a part of the judged task's DAG, whose end it must not hold up.
+    """Submit a judging task; returns its UUID. It is not part of the judged task's DAG, whose end it must not delay.
 
-    It spends the same money, and comes in however full the queue is: work that is done must be able to end.
+    It uses the same budgets, and is accepted even by a full queue: finished work must be able to end.
     """
     tx, engine, caller, lane = work.tx, work.engine, work.caller, judge.lane
     lanes = await engine.lanes.intern_in(tx, [lane])

@@ -1,4 +1,4 @@
-"""Outputs that are checked before they are accepted: at once by the queue, or later by tests or a judge."""
+"""Validates outputs before they are accepted: immediately by the queue, or later by tests or a judge."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from shiftwork.validation import judges, schema
 from shiftwork.validation import policy as verdict
 
 MAX_STEPS = 4 * schema.MAX_STEPS
-"""Steps of validation in one transaction: a database that has one writer stands still meanwhile."""
+"""The most validation steps in one transaction, which blocks a database with one writer."""
 QUEUE = "queue"
-"""Whose word a verdict is that the queue itself has come to."""
+"""The author of the queue's own verdicts."""
 
 
 class Awaited(NamedTuple):
-    """An output whose verdict comes later, from a judge where there is one."""
+    """An output whose verdict comes later, perhaps from a judge."""
 
     item: CheckedResult
     judge: Prepared | None = None
 
 
 class Checked:
-    """What the checks of one batch came to."""
+    """The results of one batch's validation."""
 
     def __init__(self) -> None:
         self.accepted: dict[str, Verdict | None] = {}
@@ -49,7 +49,7 @@ class Checked:
         self._steps = 0.0
 
     def has_room(self, output: Mapping[str, Any], item: CheckedResult) -> bool:
-        """Whether this output is validated in this transaction, too: the first is, others while steps are left."""
+        """Whether this output is validated in this transaction: the first always, others while steps are left."""
         before = self._steps
         self._steps += verdict.steps_of(output, item.result.data, item.result.text)
         return before == 0 or self._steps <= MAX_STEPS
@@ -74,7 +74,7 @@ def _wants_report(settings: Settings) -> bool:
 
 
 async def check(work: UnitOfWork, items: Mapping[str, CheckedResult], rows: Mapping[str, Row]) -> Checked:
-    """Look at results of locked running tasks, each as its task asks."""
+    """Validate results of locked running tasks, each as its task requires."""
     checked = Checked()
     for stored in await work.tx.all("read_bodies", items=[(id_,) for id_ in sorted(items)]) if items else []:
         row, item = rows[stored["task_id"]], items[stored["task_id"]]
@@ -88,7 +88,7 @@ async def check(work: UnitOfWork, items: Mapping[str, CheckedResult], rows: Mapp
         elif method == "llm-judge" and found is None:
             try:
                 checked.awaited.append(Awaited(item, judges.prepare_judge(row, body, item.stored, resolver, work.now)))
-            except InputError as error:  # no one could judge it, and no later attempt would be judged otherwise
+            except InputError as error:  # no judge can be asked, and a later attempt would not change that
                 checked.record(item, Verdict(method, passed=False, by=QUEUE, at=work.now, reasons=[str(error)]))
         elif method == "test-pass" and found is None:
             checked.awaited.append(Awaited(item))
@@ -102,7 +102,7 @@ async def check(work: UnitOfWork, items: Mapping[str, CheckedResult], rows: Mapp
 
 
 def _asked(row: Row, body: Mapping[str, Any], resolver: Resolver) -> Mapping[str, Any]:
-    """How the output is checked: as its task says, else as its type does."""
+    """How the output is validated: as its task says, otherwise its type."""
     own: Mapping[str, Any] = body.get("output") or {}
     declared = resolver.declared(row["type"])
     if own.get("validation", "none") != "none" or row["validation"] != "json-schema" or declared is None:
@@ -111,7 +111,7 @@ def _asked(row: Row, body: Mapping[str, Any], resolver: Resolver) -> Mapping[str
 
 
 def _look(work: UnitOfWork, row: Row, item: CheckedResult, output: Mapping[str, Any]) -> Verdict | None:
-    """The verdict on one output; None where nothing was asked."""
+    """The verdict on one output; None if no validation is required."""
     method, asked = output.get("validation", "none"), output.get("validation_schema")
     if item.result.verdict is not None:
         return as_verdict(item.result.verdict, work.caller.for_agent(row["agent_id"]), work.now)
@@ -125,7 +125,7 @@ def _look(work: UnitOfWork, row: Row, item: CheckedResult, output: Mapping[str, 
 
 
 def as_verdict(new_verdict: NewVerdict, by: str, now: float) -> Verdict:
-    """The verdict of anyone who ran the tests, as it is kept."""
+    """The verdict of external tests in its stored form."""
     return Verdict("test-pass", new_verdict.passed, by, now, verdict.reasons_of(new_verdict), new_verdict.evidence)
 
 
@@ -139,7 +139,7 @@ def _no_verdict_wanted(method: str) -> InputError:
 
 
 async def _miss_report(work: UnitOfWork, row: Row, item: CheckedResult, settings: Settings, checked: Checked) -> None:
-    """A result without its decision report is an invalid output, or is not taken until it has one."""
+    """A result without its decision report fails the attempt, or is refused until it has one."""
     why = "there is no decision report"
     if settings.on_missing_report == "fail":
         checked.record(item, Verdict("decision-report", passed=False, by=QUEUE, at=work.now, reasons=[why]))
@@ -155,7 +155,7 @@ async def _miss_report(work: UnitOfWork, row: Row, item: CheckedResult, settings
 
 
 async def submit_result(work: UnitOfWork, awaited: Awaited) -> Outcome:
-    """Keep an output until its verdict comes. Its author's slot is free; it need not beat any more."""
+    """Store an output until its verdict comes. Its author's slot is free and needs no more heartbeats."""
     item, judge = awaited
     row = (await work.lock([item.token.id]))[0]
     settings = await work.settings_of(row)

@@ -48,10 +48,10 @@ class Waits(Namespace, name="waits", group="Waiting and asking"):
         schema: Mapping[str, Any] | None = None,
         timeout_sec: Seconds | None = None,
     ) -> WaitResult:
-        """Give the slot back until tasks are done, a time has come, a signal was sent or a person has answered.
+        """Free the slot until tasks are done, a time has come, a signal was sent or a person has answered.
 
-        The task then comes back to an agent that can take it. The same call returns the result of a wait that has a
-        name. Where all the tasks are done the slot is kept, and `status` is `running`.
+        The task is then ready for any agent that can take it. For a named wait, the same call then returns the result.
+        If all tasks are already done, the slot is kept, and `status` is `running`.
 
         Tasks are done when they are completed; with `failures` set to `return`, once they have ended, whatever the
         outcome. `failed` lists those that ended without success, and so does the task itself from then on.
@@ -85,27 +85,27 @@ class Waits(Namespace, name="waits", group="Waiting and asking"):
         return result.wait
 
     async def wait_for_tasks(self, token: ClaimToken, tasks: Sequence[str], *, failures: Failures = "wait") -> str:
-        """Give the slot back until these tasks are done; the task then comes back to an agent that can take it.
+        """Free the slot until these tasks are done; the task is then ready for any agent that can take it.
 
-        Where they are all done the slot is kept, and the answer is `running`. With `failures="return"` they are done
+        If they are all done, the slot is kept, and the answer is `running`. With `failures="return"` they are done
         once they have ended, whatever the outcome; the task's `failed_dependencies` say which ended without success.
-        An outcome that the task went on with stays, even if a person retries that subtask later.
+        An outcome with which the task continued stays, even if a person retries that subtask later.
         """
         return (await self.request(token, tasks=tasks, failures=failures)).status
 
     @operation("POST /api/signals", "submit", status=201, errors=(NotFound, WrongState))
     async def signal(self, name: Name, data: Any = None, *, task: Name | None = None) -> Signalled:
-        """Send a signal to all tasks that wait for it, or to one; it is kept a day for tasks that wait later."""
+        """Send a signal to all tasks that wait for it, or to one; it is kept for a day for later waits."""
 
 
 class Approvals(Namespace, name="approvals", group="Waiting and asking"):
-    """What waits for a person: approvals that guards require, and questions of agents."""
+    """Requests to people: approvals that guards require, and questions of agents."""
 
     @operation("POST /api/tasks/{task_id}/approve", "operate", errors=DECIDING)
     async def approve(
         self, task_id: Name, *, revision: Name | None = None, note: Text | None = None, version: int | None = None
     ) -> Outcome:
-        """Let a task run that a guard has stopped; with `revision` only if the work has not changed since."""
+        """Approve a task that a guard has stopped; with `revision`, only if the work has not changed since."""
 
     @operation("POST /api/tasks/{task_id}/reject", "operate", errors=DECIDING)
     async def reject(
@@ -127,4 +127,4 @@ class Approvals(Namespace, name="approvals", group="Waiting and asking"):
         after: str | None = None,
         limit: PageSize = 100,
     ) -> list[ApprovalRequest]:
-        """Return what waits for a person, by task: approvals that guards require, and questions of agents."""
+        """Return open requests to people, by task: approvals that guards require, and questions of agents."""

@@ -1,4 +1,4 @@
-"""Stops tasks that would become ready where a guard wants a person's word first."""
+"""Stops tasks before they become ready if a guard requires approval."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from shiftwork.waits import policy as guard
 
 PATH_STOPPED = write_path(move(State.CREATED, "accept", "guard"))
 _TO_PENDING = {"unblock": (), "promote": ("block",), "review_retry": ("review_block",)}
-"""Instead of a way to ready: the way to where the guard stands."""
+"""For each path to ready, the path that stops at the guard."""
 
 
 class Request(NamedTuple):
-    """What a person is asked to approve: this revision, because of this rule."""
+    """A request for approval: of this revision, because of this rule."""
 
     revision: str
     rule: Guard
@@ -30,7 +30,7 @@ class Request(NamedTuple):
 
     @property
     def event_data(self) -> dict[str, Any]:
-        """As an event tells it."""
+        """The request as event data."""
         rule = guard.shown(msgspec.to_builtins(self.rule))
         return {"approval": {"revision": self.revision, "rule": rule, "expires_at": self.expires_at}}
 
@@ -38,9 +38,9 @@ class Request(NamedTuple):
 async def unblock_or_guard(
     work: UnitOfWork, row: TaskRow, settings: Settings, *way: str, data: Mapping[str, Any] | None = None
 ) -> tuple[str, dict[str, Any] | None]:
-    """Take this way to ready, or to a person where a guard says so; answers the path and what the event tells."""
+    """Make the task ready, or stop it for approval if a guard requires it; returns the path and the event data."""
     request = await _request(work, row, settings)
-    row.hold = None  # what held it elsewhere is over or looked at anew by the next claim
+    row.hold = None  # earlier holds are over, or the next claim checks them again
     if request is None:
         path = work.move(row, *way)
         work.mark_ready(row, settings)
@@ -53,7 +53,7 @@ async def unblock_or_guard(
 async def stop_copy(
     work: UnitOfWork, copy: TaskRow, settings: Settings, body: str, tags: Sequence[str]
 ) -> Request | None:
-    """A new row of a lineage is about to be written as ready: it waits where its work was not approved before."""
+    """Before a new row of a lineage is written as ready: stop it if its work has not been approved before."""
     request = await _request(work, copy, settings, msgspec.json.decode(body), tags)
     if request is not None:
         copy.status = State.WAITING_APPROVAL.value
@@ -64,7 +64,7 @@ async def stop_copy(
 def request_for(
     settings: Settings, facts: guard.GuardFacts, body: Mapping[str, Any], tags: Sequence[str], now: float
 ) -> Request | None:
-    """What is to be approved before this work may run, if anything."""
+    """The approval required before this work may run, if any."""
     rule = guard.rule_for(settings.guards, facts)
     if rule is None:
         return None
@@ -100,7 +100,7 @@ async def _ask(work: UnitOfWork, requests: Sequence[tuple[TaskRow, Request]]) ->
 
 
 async def ask(work: UnitOfWork, requests: Sequence[tuple[str, str, str, Request]]) -> None:
-    """Write down what people are asked: the task, its lineage, its workspace and the request."""
+    """Store requests for approval: the task, its lineage, its workspace and the request."""
     items = [
         (id_, asked.revision, root, workspace, as_json(asked.rule), work.now, asked.expires_at)
         for id_, root, workspace, asked in requests
@@ -118,7 +118,7 @@ async def ask(work: UnitOfWork, requests: Sequence[tuple[str, str, str, Request]
 
 
 async def reconsider(work: UnitOfWork, row: TaskRow, settings: Settings) -> tuple[str | None, dict[str, Any]]:
-    """The work of a task that no one holds was changed: what was asked before is asked anew, or no more."""
+    """An unclaimed task was changed: renew or withdraw its request for approval."""
     if row.status == State.READY and settings.guards:
         request = await _request(work, row, settings)
         if request is None:
@@ -140,5 +140,5 @@ async def _still_asked(work: UnitOfWork, row: TaskRow, settings: Settings) -> bo
 
 
 async def withdraw(work: UnitOfWork, row: TaskRow) -> None:
-    """No one is asked about this task any more."""
+    """Withdraw the request about this task."""
     await work.tx.run("decide_approvals", items=[(row.id, "withdrawn", None)], now=work.now, actor=work.caller.actor)

@@ -33,7 +33,7 @@ async def listed(
     after: str | None,
     count: int,
 ) -> list[ApprovalRequest]:
-    """A page of what waits for a person, by task."""
+    """A page of open requests to people, by task."""
     found = await tx.all(
         "list_asked", workspace=workspace, kind=kind, type=type_, task=task_id, after=after, count=count
     )
@@ -81,11 +81,11 @@ async def decide(
     *,
     approved: bool,
 ) -> Outcome:
-    """A person's word on a task that a guard has stopped: it becomes ready, or is cancelled."""
+    """Carry out a person's decision on a task that a guard has stopped: it becomes ready, or is cancelled."""
     work = UnitOfWork(tx, engine, caller)
     row, shown = await work.lock_named(task_id), ids.show_task(task_id)
     if row.status != State.WAITING_APPROVAL:
-        raise WrongState(f"task {shown} is {row.status} and waits for no approval", task_id=shown, status=row.status)
+        raise WrongState(f"task {shown} is {row.status} and needs no approval", task_id=shown, status=row.status)
     asked = await tx.one("open_approvals_of", items=[(row.id,)])
     assert asked is not None
     if revision is not None and revision != asked["revision"]:
@@ -105,7 +105,7 @@ async def decide(
 
 
 async def expire(tx: Tx, engine: Engine, caller: Caller, task_ids: Sequence[str]) -> int:
-    """Decide about these as their rules say; how many were still open."""
+    """Decide about these as their rules say; returns how many were still open."""
     work = UnitOfWork(tx, engine, caller)
     waiting = [row for row in await work.lock(sorted(task_ids)) if row.status == State.WAITING_APPROVAL]
     asked = {row["task_id"]: row for row in await tx.all("open_approvals_of", items=[(row.id,) for row in waiting])}

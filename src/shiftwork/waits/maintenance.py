@@ -1,6 +1,4 @@
-"""Maintenance jobs for waiting tasks: times that have come, waits and approvals that no one met in time, signals
-that were delivered to some of their waiters.
-"""
+"""Maintenance jobs for waiting tasks: timers that end, expired waits and approvals, and partly delivered signals."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from shiftwork.waits.open_waits import WaitEnd
 
 
 async def waits(tx: Tx, engine: Engine) -> Counts:
-    """End waits whose time has come: a time is met, an event or an answer is waited for no longer."""
+    """End waits whose time has come: a timer is met, a wait for a signal or an answer expires."""
     caller = Caller("maintenance:waits")
     due = await tx.all("due_waits", now=tx.now, count=BATCH)
     counts: Counts = {}
@@ -32,15 +30,15 @@ async def waits(tx: Tx, engine: Engine) -> Counts:
 
 
 async def _spread_signals(tx: Tx, engine: Engine, caller: Caller) -> Counts:
-    """A signal whose sender died after its first page reaches the others all the same."""
+    """Continue to deliver a signal whose sender died after the first page."""
     freed = 0
-    for sent in await tx.all("untold_signals", count=1):
+    for sent in await tx.all("unsent_signals", count=1):
         freed += (await waiting.spread(tx, engine, caller, sent["workspace"], sent["seq"])).freed
     return {"signalled": freed} if freed else {}
 
 
 async def approvals(tx: Tx, engine: Engine) -> Counts:
-    """Decide as their rule says about approvals that no decision in time."""
+    """Decide overdue approvals as their rules say."""
     due = await tx.all("due_approvals", now=tx.now, count=BATCH)
     if not due:
         return {}

@@ -12,7 +12,7 @@ Kind = Literal["approval", "question"]
 
 
 class WaitResult(msgspec.Struct, frozen=True):
-    """The state of the task now: pending while it waits. A wait by name comes with what is known of it."""
+    """The task's state: pending while it waits. A named wait comes with its result, if any."""
 
     status: str
     wait: Wait | None = None
@@ -21,7 +21,7 @@ class WaitResult(msgspec.Struct, frozen=True):
 
 
 class Signalled(msgspec.Struct, frozen=True):
-    """A signal that was sent: how many tasks it has freed, and until when it is kept for those that come to wait."""
+    """A sent signal: how many tasks it has freed, and until when it is kept for later waits."""
 
     seq: int
     name: str
@@ -30,7 +30,7 @@ class Signalled(msgspec.Struct, frozen=True):
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
-    """One task that waits for a person, with what to look at before deciding."""
+    """One task that waits for a person, with the facts for the decision."""
 
     task_id: str
     kind: Kind
@@ -47,10 +47,10 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     tags: list[str]
     estimated_cost_usd: float | None
     revision: str | None = None
-    """Which revision of the work is to be approved; say it with the decision, and a change meanwhile is noticed."""
+    """The revision of the work to be approved; pass it with the decision, to detect a change in between."""
     rule: dict[str, Any] | None = None
     """The guard's rule that the task meets."""
     name: str | None = None
     question: str | None = None
     schema: dict[str, Any] | None = None
-    """What an answer must look like."""
+    """The schema of an answer."""

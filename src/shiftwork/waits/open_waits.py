@@ -1,8 +1,8 @@
 """Waiting for a time, a signal or a person without holding a slot; each wait has a name and keeps its answer.
 
 The task's row is locked before any of its waits is changed, and only an open wait ends: so each counts once in
-`tasks.waiting`, like an edge. Anyone who waits for a signal and anyone who sends it take turns by the signal's name,
-before any row is locked: a signal finds the wait, or the wait finds the signal.
+`tasks.waiting`, like an edge. Waiters and senders of a signal lock its name before any row: the signal finds the wait,
+or the wait finds the signal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_ALERTED = 500
 """Characters of a question in its alert; the rest is in the wait."""
 
 KEEP_SIGNALS_SEC = 86_400.0
-"""How long a signal is kept for those who begin to wait later."""
+"""How long a signal is kept for later waits."""
 
 
 class NewWait(NamedTuple):
@@ -65,15 +65,15 @@ async def claimed(work: UnitOfWork, token: Token, *, need_running: bool) -> Task
 
 
 async def count_waiting(work: UnitOfWork, root_id: str) -> int:
-    """What a lineage waits for: open edges and open waits."""
+    """The number of open edges and open waits of a lineage."""
     (counted,) = await work.tx.all("count_waiting", items=[(root_id,)])
     return int(counted["open"])
 
 
 async def suspend(work: UnitOfWork, row: TaskRow, event_data: Mapping[str, Any]) -> None:
-    """Give the slot back until nothing is waited for; no attempt is paid."""
+    """Free the slot until nothing is awaited; costs no attempt."""
     row.waiting = await count_waiting(work, row.root_id)
-    row.expires_at = None  # it has begun, and goes on
+    row.expires_at = None  # it has started, and continues
     fence, actor = row.fence, work.caller.for_agent(row.agent_id)
     settings = await work.settings_of(row)
     work.end_attempt(row, "waiting")
@@ -86,7 +86,7 @@ async def suspend(work: UnitOfWork, row: TaskRow, event_data: Mapping[str, Any])
 
 
 async def wait(tx: Tx, engine: Engine, caller: Caller, token: Token, new: NewWait) -> Wait:
-    """The answer of this wait; while there is none, the task's slot is released until there is."""
+    """The result of this wait; while there is none, the task's slot is freed."""
     if new.signal is not None:
         await tx.advisory_lock(_lock_name(caller.workspace, new.signal))
     work = UnitOfWork(tx, engine, caller)
@@ -106,7 +106,7 @@ async def wait(tx: Tx, engine: Engine, caller: Caller, token: Token, new: NewWai
 
 
 def _refuse_another(known: Row, new: NewWait) -> None:
-    """A name stands for one wait, however often the work is begun again."""
+    """Refuse another wait under the same name: a name stands for one wait across all attempts."""
     if known["kind"] != new.kind or known["signal"] != new.signal:
         was = f"the signal {known['signal']!r}" if known["signal"] else f"a {known['kind']}"
         raise InputError(
@@ -115,7 +115,7 @@ def _refuse_another(known: Row, new: NewWait) -> None:
 
 
 async def _begin(work: UnitOfWork, row: TaskRow, new: NewWait) -> Wait:
-    """Write the wait down; what has come already answers it at once."""
+    """Store the wait; a signal that was already sent answers it at once."""
     until = new.until if new.timeout_sec is None else work.now + new.timeout_sec
     met = new.kind == "time" and until is not None and until <= work.now
     signal: Row | None = None
@@ -125,7 +125,7 @@ async def _begin(work: UnitOfWork, row: TaskRow, new: NewWait) -> Wait:
     met = met or signal is not None
     wait = Wait(
         name=new.name,
-        kind=new.kind,  # type: ignore[arg-type]  # one of the three, by anyone who made it
+        kind=new.kind,  # type: ignore[arg-type]  # one of the three
         status="met" if met else "open",
         began_at=work.now,
         until=until,
@@ -148,7 +148,7 @@ async def _begin(work: UnitOfWork, row: TaskRow, new: NewWait) -> Wait:
 
 
 def _event_data(wait: Wait) -> dict[str, Any]:
-    """A wait as events report it."""
+    """A wait as event data."""
     facts = {
         "wait": wait.name,
         "kind": wait.kind,
@@ -160,7 +160,7 @@ def _event_data(wait: Wait) -> dict[str, Any]:
 
 
 async def end(work: UnitOfWork, endings: Sequence[WaitEnd], *, asked: Mapping[str, str] | None = None) -> list[TaskRow]:
-    """End these waits as far as they are open; the rows whose wait has ended, freed where nothing else holds them.
+    """End these waits if they are open; returns their rows, made ready if nothing else blocks them.
 
     `asked` names the verb for the events of those lineages whose wait was a question.
     """
@@ -189,7 +189,7 @@ def _place(ending: WaitEnd) -> tuple[str, str]:
 
 
 class SignalPage(NamedTuple):
-    """A page of those who waited for a signal was freed; `done` is false while there are more."""
+    """The result of freeing a page of a signal's waiters; `done` is false while there are more."""
 
     seq: int
     at: float
@@ -204,7 +204,7 @@ def _lock_name(workspace: str | None, signal: str) -> str:
 async def signal(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str, data: str | None, task_id: str | None
 ) -> SignalPage:
-    """Send a signal: it is kept, and a first page of those who wait for it continue."""
+    """Send a signal: store it, and free the first page of its waiters."""
     await tx.advisory_lock(_lock_name(workspace, name))
     root = None if task_id is None else await _root(tx, workspace, task_id)
     sent = await tx.one(
@@ -219,7 +219,7 @@ async def signal(
 
 
 async def spread(tx: Tx, engine: Engine, caller: Caller, workspace: str, seq: int) -> SignalPage:
-    """Tell a signal to the next page of those who wait for it."""
+    """Deliver a signal to the next page of its waiters."""
     sent = await tx.one("read_signal", seq=seq, workspace=workspace)
     if sent is None:
         raise NotFound(f"there is no signal {seq}")
@@ -234,32 +234,32 @@ async def _spread(work: UnitOfWork, sent: Row) -> SignalPage:
     freed = await end(work, met) if met else []
     done = len(found) < BATCH
     if done:
-        await work.tx.run("signal_told", seq=sent["seq"])
+        await work.tx.run("mark_signal_sent", seq=sent["seq"])
     await work.save()
     return SignalPage(sent["seq"], sent["at"], len(freed), done)
 
 
 async def _root(tx: Tx, workspace: str, task_id: str) -> str:
-    """The lineage of a task that may still come to wait."""
+    """The lineage of a task that may still wait."""
     row = await tx.one("read_tasks", items=[(task_id,)])
     shown = ids.show_task(task_id)
     if row is None or row["workspace"] != workspace:
         raise NotFound(f"there is no task {shown}", task_id=shown)
     (newest,) = await tx.all("lineage_states", items=[(row["root_id"],)])
     if newest["status"] in FINAL:
-        raise WrongState(f"task {shown} is {newest['status']} and waits for nothing", task_id=shown)
+        raise WrongState(f"task {shown} is {newest['status']} and cannot wait any more", task_id=shown)
     return str(row["root_id"])
 
 
 async def answer(tx: Tx, engine: Engine, caller: Caller, task_id: str, value: str) -> Outcome:
-    """Answer the question a task asks; it goes on with the answer."""
+    """Answer a task's question; the task continues with the answer."""
     work = UnitOfWork(tx, engine, caller)
     question = await _open_question(work, await work.lock_named(task_id))
     if question["schema"] is not None:
         wrong = verdict.against_schema(decoded(question["schema"]), decoded(value))
         if wrong:
             found = "; ".join(each.removeprefix("output: ") for each in wrong)
-            raise InputError(f"the answer is not what was asked for: {found}", where="value")
+            raise InputError(f"the answer does not fit the question: {found}", where="value")
     ending = WaitEnd(question["root_id"], question["name"], "met", value, caller.actor)
     (row,) = await end(work, [ending], asked={question["root_id"]: "question_answered"})
     await work.save()
@@ -273,7 +273,10 @@ async def _open_question(work: UnitOfWork, row: TaskRow) -> Row:
     question = next((wait for wait in open_ if wait["kind"] == "person"), None)
     if question is None:
         raise WrongState(
-            f"task {shown} is {row.status} and asks nothing", task_id=shown, status=row.status, hint=_ASKS_NOTHING
+            f"task {shown} is {row.status} and has no open question",
+            task_id=shown,
+            status=row.status,
+            hint=_ASKS_NOTHING,
         )
     if question["until"] is not None and question["until"] <= work.now:
         raise WrongState(f"the question of task {shown} has expired", task_id=shown, status=row.status)

@@ -1,4 +1,4 @@
-"""What the operations on waits, signals and approvals do."""
+"""Implements the operations on waits, signals and approvals."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _new_wait(
             raise InputError("expected a finite number of seconds", where=where)
     if until is not None:
         if timeout_sec is not None:
-            raise InputError("a time that is waited for has no timeout", where="timeout_sec")
+            raise InputError("a wait for a time takes no timeout", where="timeout_sec")
         return NewWait(name, "time", until=until)
     if signal is not None:
         return NewWait(name, "signal", timeout_sec=timeout_sec, signal=signal)

@@ -12,11 +12,11 @@ from shiftwork.model.task import Wait
 from shiftwork.settings.model import Guard
 
 ORDER_ONLY = frozenset({"priority", "priority_boost_per_minute", "deadline", "run_at", "expires_at", "tags"})
-"""Fields of a body that say when the work is done, not what; tags are compared apart, since they may change alone."""
+"""Fields of a body about when the work is done, not what; tags are compared separately, since they may change alone."""
 
 
 class GuardFacts(NamedTuple):
-    """What the rules look at."""
+    """The facts that rules examine."""
 
     type: str
     tool_name: str | None
@@ -24,7 +24,7 @@ class GuardFacts(NamedTuple):
     created_by: str | None
     trigger_type: str | None
     cost_usd: float | None
-    """The most it may cost; a task that names no amount meets no rule about one."""
+    """The most it may cost; a task without an amount meets no rule about amounts."""
 
 
 def rule_for(guards: Sequence[Guard], facts: GuardFacts) -> Guard | None:
@@ -48,13 +48,13 @@ def _meets(guard: Guard, facts: GuardFacts) -> bool:
 
 
 def shown(rule: Mapping[str, Any]) -> dict[str, Any]:
-    """What a rule says, without what it leaves open."""
+    """A rule's conditions, without unset ones."""
     given = {name: value for name, value in rule.items() if value is not None}
     return given if "expire_after_sec" in given else {name: given[name] for name in given if name != "on_expire"}
 
 
 def revision(body: Mapping[str, Any], tags: Sequence[str]) -> str:
-    """The same for the same work with the same limits, whatever its urgency."""
+    """A digest that is equal for the same work with the same limits, whatever its urgency."""
     work = {name: value for name, value in body.items() if name not in ORDER_ONLY}
     text = msgspec.json.encode([work, sorted(set(tags))], order="deterministic")
     return hashlib.sha256(text).hexdigest()[:16]

@@ -9,13 +9,13 @@ select * from waits where root_id = :root and name = :name
 select w.* from {items} join waits w on w.root_id = items.id where w.status = 'open'
 
 -- name: count_waiting
--- What each lineage waits for: open edges and open waits.
+-- The number of open edges and open waits of each lineage.
 -- rows items: id uuid
 select items.id as root_id, (select count(*) from edges e where e.dependent = items.id and not e.satisfied)
   + (select count(*) from waits w where w.root_id = items.id and w.status = 'open') as open from {items}
 
 -- name: end_waits
--- Only a wait that is still open ends, so that each counts once; one for a time not before it, which may have been moved.
+-- Ends open waits only, so that each counts once; a timer not before its time, which may have been moved.
 -- rows items: root_id uuid, name text, status text, value json, answered_by text, signal_seq bigint
 update waits set status = items.status, ended_at = :now, value = items.value, answered_by = items.answered_by,
   signal_seq = items.signal_seq
@@ -43,7 +43,7 @@ delete from waits where root_id in (select items.id from {items}) and status <> 
 delete from waits where root_id in (select items.id from {items})
 
 -- name: delete_waits_after
--- Those that were not over at that time.
+-- Waits that had not ended at that time.
 delete from waits where root_id = :root and (status = 'open' or ended_at > :after)
 
 -- name: due_waits
@@ -56,14 +56,14 @@ returning seq
 -- name: read_signal
 select * from signals where seq = :seq and workspace = :workspace
 
--- name: untold_signals
+-- name: unsent_signals
 select * from signals where not told order by seq limit :count
 
--- name: signal_told
+-- name: mark_signal_sent
 update signals set told = true where seq = :seq
 
 -- name: waits_for_signal
--- Anyone who waits for it and has not had it. One who waits again after it had this one waits for the next.
+-- Waiters of the signal that have not had it. A task that waits again after it had this one waits for the next.
 select w.root_id, w.name from waits w where w.workspace = :workspace and w.signal = :signal and w.status = 'open'
   and (w.until is null or w.until > :now)
   and (cast(:root as {postgres: uuid}{sqlite: text}) is null or w.root_id = :root)
@@ -71,7 +71,7 @@ select w.root_id, w.name from waits w where w.workspace = :workspace and w.signa
 order by w.root_id limit :count
 
 -- name: signal_for
--- The first signal that came since the task was created, or last rerun, and that it has not had.
+-- The first signal since the task was created or last rerun that it has not had.
 select s.seq, s.data, s.actor from signals s where s.workspace = :workspace and s.name = :signal
   and (s.root_id is null or s.root_id = :root)
   and s.at >= (select max(t.created_at) from tasks t where t.id = :root or (t.root_id = :root and t.rerun_of is not null))
@@ -109,7 +109,7 @@ select task_id from approvals where status = 'open' and expires_at <= :now order
 delete from approvals where task_id in (select items.id from {items})
 
 -- name: list_asked
--- What waits for a person, by task: approvals that guards ask for, and questions of agents.
+-- Open requests to people, by task: approvals that guards require, and questions of agents.
 select x.*, t.type, t.dag_id, t.version, t.estimated_cost, b.body from (
   select a.task_id, 'approval' as kind, a.requested_at as asked_at, a.expires_at, a.revision, a.rule,
     cast(null as text) as name, cast(null as text) as question, cast(null as {postgres: json}{sqlite: text}) as schema
@@ -125,7 +125,7 @@ where (cast(:kind as text) is null or x.kind = :kind) and (cast(:type as text) i
 order by x.task_id limit :count
 
 -- name: ancestors_of
--- How many tasks stand above one, each spawned by the next, counted up to a limit.
+-- The number of tasks above one, each spawned by the next, counted up to a limit.
 with recursive up(id, depth) as (
   select t.parent_id, 1 from tasks t where t.id = :id and t.parent_id is not null
   union all

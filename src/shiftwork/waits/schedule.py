@@ -1,4 +1,4 @@
-"""Tasks that may not start before a time: it counts like any wait of theirs, under a name that no agent can give."""
+"""Delayed starts: stored as a wait of the task, under a name that no agent can use."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NAME = ""
 
 
 def opened(root_id: str, task_id: str, workspace: str, run_at: float, now: float) -> tuple[Any, ...]:
-    """The wait for a task's time, in the column order of `insert_waits`."""
+    """The wait for a task's start time, in the column order of `insert_waits`."""
     return (root_id, NAME, task_id, workspace, "time", "open", None, None, None, run_at, now, None, None, None, None)
 
 
 async def begin(work: UnitOfWork, row: TaskRow, run_at: float) -> None:
-    """Have a task wait for this time instead of any earlier one; its count of waits is for the caller to renew."""
+    """Make a task wait for this time instead of an earlier one; the caller updates the task's count of waits."""
     await end(work, row)
     await work.tx.insert("insert_waits", [opened(row.root_id, row.id, row.workspace, run_at, work.now)])
     row.hold = SCHEDULED
@@ -27,7 +27,7 @@ async def begin(work: UnitOfWork, row: TaskRow, run_at: float) -> None:
 
 
 async def end(work: UnitOfWork, row: TaskRow) -> None:
-    """The task waits for no time any more."""
+    """End the task's wait for its start time."""
     await work.tx.run("drop_wait", root=row.root_id, name=NAME)
     if row.hold == SCHEDULED:
         row.hold = None

@@ -1,4 +1,4 @@
-"""Withdraws what a task still asks or waits for when it ends: no one need answer any more."""
+"""Withdraws a task's open questions and waits when it ends."""
 
 from __future__ import annotations
 

@@ -16,15 +16,15 @@ Handler = Callable[[Context], Awaitable[Any]] | Callable[[Context], Any]
 Call = Callable[[Context], Awaitable[Any]]
 MAX_LINE_LENGTH = 2_000
 MAX_TRACE_LENGTH = 50_000
-"""What of an error is logged, in characters."""
+"""The most characters of an error that are logged."""
 
 
 class Shortened(Exception):
-    """An error whose own words would fill the log, or are not text: the first that are, with its traceback."""
+    """Replaces an error whose message would flood the log, or is not text, keeping the traceback."""
 
 
 def as_coroutine(handler: Handler) -> Call:
-    """The handler as something to await: what it returns is returned, what it raises is raised."""
+    """The handler as a coroutine, with the same result and exceptions."""
     if threads.is_async(handler):
         return cast(Call, handler)
     return functools.partial(_call_plain, handler)
@@ -35,7 +35,7 @@ async def _call_plain(handler: Handler, context: Context) -> Any:
 
 
 def describe(error: BaseException) -> str:
-    """The error in a line; also one that cannot even describe itself."""
+    """The error in one line, even if its `__str__` fails."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  # the user's own __str__
@@ -44,7 +44,7 @@ def describe(error: BaseException) -> str:
 
 
 def in_log(error: BaseException) -> BaseException:
-    """What is logged for the error: itself, unless its words and those of its causes are too many, or are not text."""
+    """The error to log: itself, unless its message or its causes' are too long, or are not text."""
     words = "".join(traceback.format_exception(error))
     if len(words) <= MAX_TRACE_LENGTH and words == in_line(words, MAX_TRACE_LENGTH):
         return error
@@ -52,5 +52,5 @@ def in_log(error: BaseException) -> BaseException:
 
 
 def in_line(words: str, limit: int = MAX_LINE_LENGTH) -> str:
-    """Words that every log can hold: a file written as UTF-8 refuses a lone surrogate, and the line would be lost."""
+    """Text that every log accepts: a UTF-8 file refuses a lone surrogate, and the line would be lost."""
     return words[:limit].encode("utf-8", "replace").decode()

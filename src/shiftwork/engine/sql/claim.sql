@@ -11,10 +11,10 @@ recursive walk(lane) as (
 )
 
 -- name: lock_claimer
--- Locks the agent; one row per open lane, closed gate, limit, account with windows and slot count: a lane that holds work or is its own, a gate that is closed, a
--- limit, how much it holds where that matters (what has been submitted and waits for its verdict takes no slot). With the
--- last sign of life of the runtime it claims for. All but the agent is as of before it was locked: if someone changed it
--- meanwhile, as every claim that got work does, this is not `exact` and must be asked again.
+-- Locks the agent; answers one row for each lane with work or of its own, closed gate, limit, account with windows, and the
+-- count of its slots if that is limited (a task whose output awaits its verdict takes none), with the runtime's last sign
+-- of life. All but the agent is read before the lock: if another transaction changed the agent meanwhile, as every claim
+-- that gets work does, the answer is not `exact` and must be read again.
 with {walk}, me as materialized (
   select a.*, {postgres: a.xmin as written_by, }
     (select r.seen_at from runtimes r where r.workspace = :workspace and r.id = :runtime and r.status = 'active') as runtime_seen_at
@@ -41,8 +41,8 @@ select me.*, found.lane, found.scope, found.kind, found.agent_id, found.until, f
 from me left join found on true
 
 -- name: find_work
--- For several agents, whose rows are locked: lanes that hold work or are theirs alone, closed gates, limits, and how much
--- each holds where that is limited.
+-- The same for several locked agents: lanes with work or of their own, closed gates, limits, and the number of tasks that
+-- each holds, if that is limited.
 -- rows items: id text
 with {walk}
 select walk.lane as lane, null as scope, null as kind, null as agent_id, {postgres: null::double precision}{sqlite: null} as until,
@@ -67,7 +67,7 @@ group by items.id
 with {walk} select walk.lane from walk where walk.lane is not null
 
 -- part: handed_over
--- What a claim reports its task. What a ready row never has is not read.
+-- The columns that a claim returns, without those that a ready row never has.
 t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.priority, t.boost, t.deadline, t.path_weight, t.front,
 t.dag_id, t.root_id, t.newest_id, t.parent_id, t.retry_of, t.rerun_of, t.attempts, t.max_attempts, t.round, t.version, t.fence,
 t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.estimated_cost, t.budget_id, t.cost, t.tokens_in,
@@ -75,7 +75,7 @@ t.tokens_out, t.external_id, t.idempotency_key, t.target_agent_id, t.issue_id, t
 t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at, t.expires_at, t.due_at {sqlite: , b.body}
 
 -- part: unexpired
--- Maintenance cancels what has expired; until it has, no claim takes it.
+-- Maintenance cancels expired tasks; until it has, claims skip them.
 (t.expires_at is null or t.expires_at > :now)
 
 -- name: take_from_lane
@@ -106,12 +106,12 @@ select h.id, h.lane, h.rank, h.ordered_at from {lanes} cross join lateral (
   order by x.rank, x.ordered_at, x.id limit :count) h
 
 -- part: looked_at
--- What says whether a task fits an agent, but for its body.
+-- The columns that decide whether a task fits an agent, except the body.
 t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.priority, t.created_at, t.updated_at, t.attempts, t.last_agent_id, t.last_runtime_id,
 t.own_settings, t.estimated_cost, t.budget_id, t.target_agent_id
 
 -- name: scan_lanes
--- As `lane_heads`, with what says whether a task fits: for a claim that met some that do not.
+-- As `lane_heads`, with the columns that decide whether a task fits: for a claim that found some that do not.
 -- rows lanes: lane int, rank float, ordered_at float, id uuid
 select {looked_at} from {lanes} cross join tasks t where t.id in (
   select x.id from tasks x where x.lane = lanes.lane and x.status = 'ready' and x.hold is null
@@ -137,17 +137,17 @@ on conflict (workspace, agent_id, wants, lane) do update set rank = excluded.ran
   task_id = excluded.task_id, at = excluded.at
 
 -- name: drop_places
--- All lanes were looked through; so goes what the agent has not asked for in a long time.
+-- All lanes were scanned; also drops places that the agent has not used for long.
 delete from places where workspace = :workspace and agent_id = :agent and (wants = :wants or at < :before)
 
 -- name: oldest_ready
--- In the order of creation, which no index has.
+-- In order of creation, for which there is no index.
 -- rows lanes: lane int
 select {looked_at} from {lanes} join tasks t on t.lane = lanes.lane and t.status = 'ready' and t.hold is null
 where (t.created_at, t.id) > (:created_at, :id) order by t.created_at, t.id limit :count
 
 -- name: take_chosen
--- Several lanes: lock of the chosen what no one else holds, re-checking what may have changed since. (`|| ''` keeps the
+-- Several lanes: lock those of the chosen that no one else has locked, re-checking what may have changed since. (`|| ''` keeps the
 -- planner from walking the claim index instead of looking up the ids: without statistics that took 68 s on a million.)
 -- rows items: place int, id uuid, lane int
 {postgres: with picked as materialized (}
@@ -160,7 +160,7 @@ where (t.created_at, t.id) > (:created_at, :id) order by t.created_at, t.id limi
 
 -- name: claim_tasks
 -- own rows: those that `take_from_lane` or `take_chosen` has locked.
--- All of one type share their limits, so these are not sent per row.
+-- Tasks of one type share their limits, so these are not sent per row.
 -- rows items: id uuid
 update tasks set status = :status, fence = fence + 1, version = version + 1, agent_id = :agent, runtime_id = :runtime,
   holder = :holder, claimed_at = :now, started_at = :started_at, heartbeat_at = null, ack_by = :ack_by, run_until = :run_until,
@@ -179,8 +179,8 @@ update tasks set status = items.status, fence = fence + 1, version = version + 1
 from {items} where tasks.id = items.id
 
 -- name: waiting_targets
--- Agents that work is meant for and waits, whose best task is best first: one probe of the claim index per lane of theirs.
--- No runtime has those of the batch lane.
+-- Agents with waiting targeted work, those with the best task first: one probe of the claim index per lane.
+-- The batch lane is left out: it belongs to no runtime.
 select l.target_agent_id as agent_id from lanes l join tasks t on t.id = (
   select x.id from tasks x where x.lane = l.id and x.status = 'ready' and x.hold is null
   order by x.rank, x.ordered_at, x.id limit 1)
@@ -206,19 +206,19 @@ where workspace = :workspace and id = :id
 
 -- name: note_claims
 -- own rows: `lock_agents` has locked the agents.
--- The same for several agents; with whether each got work, since only that writes what it did last.
+-- The same for several agents, each with whether it got work: only that changes its last type.
 -- rows items: id text, type text, asked json
 update agents set last_heartbeat = :now, last_type = coalesce(items.type, last_type), asked_at = :now, asked = items.asked
 from {items} where agents.workspace = :workspace and agents.id = items.id
 
 -- name: note_ask
--- An agent that asks for work is alive, and says what it would take.
+-- A claim is a sign of life, and states what the agent would take.
 update agents set last_heartbeat = :now, status = case when status = 'failed' then 'active' else status end,
   asked_at = :now, asked = :asked
 where workspace = :workspace and id = :id
 
 -- name: asking_agents
--- Other agents that could take a task now: active, with a free slot, and they have asked for work (or registered) lately.
+-- Other agents that could take a task now: active, with a free slot, and they have claimed or registered recently.
 select f.* from (
   select a.*, case when a.max_concurrent_tasks is not null then a.max_concurrent_tasks - (select count(*) from tasks t
     where t.agent_id = a.id and t.workspace = a.workspace and t.status <> 'validating') end as free_slots

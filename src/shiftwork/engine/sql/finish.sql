@@ -1,7 +1,7 @@
 -- name: complete_tasks
--- The way most tasks end, as one statement: the update is the lock and the fence's check. What the attempt held and
--- cost stays on the row, where the next claim resets it, so that it can be answered here. Whether any breaker or limit
--- may want to know is asked once for all. (`|| ''` keeps the planner from walking an index of running tasks instead of
+-- The usual end of a task, in one statement: the update locks the row and checks the fence. The attempt's grant and cost
+-- stay on the row until the next claim resets them, so that they can be answered here. Whether any breaker or limit needs
+-- to know is read once for all. (`|| ''` keeps the planner from walking an index of running tasks instead of
 -- looking up the ids.)
 -- rows items: id uuid, fence bigint
 update tasks set status = 'completed', last_agent_id = agent_id, last_runtime_id = runtime_id, agent_id = null,
@@ -19,7 +19,7 @@ returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_a
   exists (select 1 from result_listeners l where l.until > :now) as awaited
 
 -- name: completed_rows
--- As `complete_tasks` answers, of tasks that were just completed.
+-- The answer of `complete_tasks`, for tasks that were just completed.
 -- rows items: id uuid
 select t.id, t.workspace, t.type, t.dag_id, t.root_id, t.fence, t.round, t.last_agent_id, t.last_runtime_id, t.claimed_at,
   t.started_at, t.granted, t.charged, t.attempt_cost, t.idempotency_key, t.own_settings, t.tokens_in, t.tokens_out,
@@ -27,13 +27,13 @@ select t.id, t.workspace, t.type, t.dag_id, t.root_id, t.fence, t.round, t.last_
 from {items} join tasks t on t.id = items.id
 
 -- name: ties_of
--- Whether anyone waits for one of these, and whether one of these DAGs is more than a lone task.
+-- Whether any task depends on one of these, and whether one of these DAGs has more than one task.
 -- rows items: root uuid, dag uuid
 select exists (select 1 from {items} join edges e on e.dependency = items.root where not e.satisfied) as awaited,
   exists (select 1 from {items} join dags d on d.id = items.dag) as joined
 
 -- name: satisfy_edges
--- Flip what is still open; only a flip counts, so a dependency that completes twice frees no one twice.
+-- Flips open edges only, and only flips count: a dependency that completes twice frees no dependent twice.
 -- rows items: id uuid
 update edges set satisfied = true where dependency in (select items.id from {items}) and not satisfied returning dependent, dependency
 
@@ -56,8 +56,8 @@ order by t.id {postgres: for update of t}
 select e.dependent, e.dependency, e.satisfied, e.waits, e.any_end, e.failure from {items} join edges e on e.dependent = items.id order by e.dependent, e.dependency
 
 -- name: lock_what_ends_touch
--- The DAGs of tasks that change, locked, and in each row whether any claim has a serial key, any breaker has seen a failure,
--- and any claim counts against a limit. Mostly there is nothing, and one row says so.
+-- Locks the DAGs of tasks that change; each row says whether any claim has a serial key, any breaker has seen a failure,
+-- and any claim counts against a limit. Usually there is none of this, and one row says so.
 -- rows items: id uuid
 with locked as (select d.* from {items} join dags d on d.id = items.id order by d.id {postgres: for update of d})
 select found.*, locked.* from (
@@ -77,9 +77,9 @@ update dags set open = items.open, settled = items.settled, status = items.statu
 from {items} where dags.id = items.id
 
 -- name: dag_motion
--- Of each DAG: whether something can still move by itself, whether something was completed, and whether something failed
--- that no dependent went on without; the first that is found will do. A row with a successor does not count, nor one that
--- is scheduled and waits for others besides. (The last line is the task that a DAG began with, alone.)
+-- For each DAG: whether any task can still move by itself, whether any was completed, and whether any failed without
+-- every dependent continuing; the first one found is enough. A row with a successor does not count, nor one that
+-- is scheduled and also waits for others. (The last line is the task that the DAG began with.)
 -- rows items: id uuid
 select items.id as dag_id,
   exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
@@ -102,7 +102,7 @@ from {items} left join tasks o on o.id = items.id and o.dag_id = o.id and o.newe
 
 -- name: settle_agents
 -- own rows: `lock_agents` has locked them.
--- What was granted is released, what was spent is booked.
+-- Releases the grants and books the costs.
 -- rows items: workspace text, id text, granted bigint, spent bigint, told int
 update agents set granted = agents.granted - items.granted, spent = agents.spent + items.spent, told = items.told
 from {items} where agents.workspace = items.workspace and agents.id = items.id
@@ -121,14 +121,14 @@ update edges set satisfied = true where (dependent, dependency) in (select items
 returning dependent, dependency
 
 -- name: end_edges
--- The dependencies have ended without success, and these dependents go on. Like every flip, each counts once.
+-- The dependencies ended without success, and these dependents continue. Like every flip, each counts once.
 -- rows items: dependent uuid, dependency uuid, failure json
 update edges set satisfied = true, failure = items.failure
 from {items} where edges.dependent = items.dependent and edges.dependency = items.dependency and not edges.satisfied
 returning edges.dependent, edges.dependency
 
 -- name: ends_of
--- How the newest row of each lineage stands, with the error of its dead letter or of its last attempt.
+-- The state of each lineage's newest row, with the error of its dead letter or of its last attempt.
 -- rows items: id uuid
 select r.id as root_id, n.id, n.status, n.failure_reason, n.cancel_reason, coalesce(
     (select d.error from dead_letters d where d.task_id = n.id and d.round = n.round),
@@ -136,7 +136,7 @@ select r.id as root_id, n.id, n.status, n.failure_reason, n.cancel_reason, coale
 from {items} join tasks r on r.id = items.id join tasks n on n.id = coalesce(r.newest_id, r.id)
 
 -- name: forget_failed_waits
--- What a task has waited for and went on without is asked for anew.
+-- Reopens the edges that a task has continued without.
 -- rows items: id uuid
 update edges set any_end = false, failure = null
 where dependent in (select items.id from {items}) and waits and failure is not null
@@ -152,7 +152,7 @@ with recursive down(dependent, dependency) as (
 ) select dependent, dependency from down order by dependent, dependency limit :count
 
 -- name: reopen_edges
--- Their dependencies are done again.
+-- Reopens the edges to dependencies that are rerun.
 -- rows items: dependent uuid, dependency uuid
 update edges set satisfied = false, failure = null
 where (dependent, dependency) in (select items.dependent, items.dependency from {items})

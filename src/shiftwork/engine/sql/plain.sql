@@ -1,7 +1,7 @@
--- What PostgreSQL does in one or two statements where nothing special applies to a task or its agent.
+-- Statements for PostgreSQL that do in one or two round trips what plain tasks and agents need.
 
 -- part: batch
--- The events of {items} with a number each.
+-- The events of {items}, numbered.
 select array_agg(items.task_id) as task_ids, array_agg(items.fence) as fences, array_agg(items.seconds) as spans,
   array_agg(nextval('events_seq_seq'::regclass)) as seqs, cast(count(*) as int) as size
 
@@ -13,8 +13,8 @@ numbered as (
 )
 
 -- part: batch_rows
--- One row, which has the number of its last event. Each event has a row after all where it is the only one, where others took
--- so many numbers meanwhile that they lie far apart, or where older programs read the log, until migration 49 says that none does.
+-- One row, stored under the number of its last event. Events get a row each if there is only one, if concurrent writers took
+-- so many numbers that these lie far apart, or while older programs may read the log (until migration 49 says that none does).
 select n.seqs[n.size], cast(:at as double precision), :workspace, cast(null as uuid), cast(null as uuid), :verb, :path, :actor, :request_id,
   cast(null as bigint), cast(:data as json), cast(:type as text), cast(null as double precision), n.task_ids, n.fences, n.spans,
   case when n.spread >= n.size then n.seqs end, n.size
@@ -30,9 +30,9 @@ insert into events (seq, at, workspace, task_id, dag_id, verb, path, actor, requ
 overriding system value
 with batch as materialized ({batch} from {items}), {numbered} {batch_rows}
 
--- name: tell_completed (postgres)
--- The events of tasks that `complete_lone` has ended, unless one of them has dependents or a DAG with others. Asked once
--- the tasks are locked, as `ties_of`.
+-- name: log_completed (postgres)
+-- The events of tasks that `complete_plain_many` has ended, unless one of them has dependents or a DAG with others. Runs once
+-- the tasks are locked, as does `ties_of`.
 -- rows items: task_id uuid, fence bigint, seconds float
 with ties as materialized (
   select exists (select 1 from {items} join edges e on e.dependency = items.task_id where not e.satisfied) as awaited,
@@ -44,7 +44,7 @@ with ties as materialized (
 select ties.awaited, ties.joined from ties
 
 -- part: as_completed
--- What the attempt held and cost stays on the row, as in `complete_tasks`.
+-- The attempt's grant and cost stay on the row, as in `complete_tasks`.
 status = 'completed', last_agent_id = agent_id, last_runtime_id = runtime_id, agent_id = null,
   runtime_id = null, ack_by = null, run_until = null, lease_until = null, lease_check_at = null,
   cost = cost + attempt_cost, hold = null, failure_reason = null, version = version + 1, updated_at = :now,
@@ -59,10 +59,10 @@ tasks.validation is null and tasks.dag_id = tasks.id and tasks.root_id = tasks.i
   and not exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed')
   and not exists (select 1 from limit_claims) and not exists (select 1 from serials)
 
--- name: complete_lone (postgres)
--- The same for tasks that have nothing around them, with their attempts: one row by workspace, agent and type, so that no
--- task need be read. Lists of ids are texts, which `tell_completed` takes as they are. While a breaker, a limit or a serial
--- key wants to know of ends, and for all other tasks, there is `complete_tasks`.
+-- name: complete_plain_many (postgres)
+-- Completes plain tasks and writes their attempts. Answers one row by workspace, agent and type, so that no task need be
+-- read; lists of ids are texts, which `log_completed` takes unchanged. `complete_tasks` is for all other tasks, and for
+-- times when a breaker, a limit or a serial key must know of ends.
 -- rows items: id uuid, fence bigint, result json
 with ended as (
   update tasks set {as_completed}
@@ -83,8 +83,8 @@ select workspace, last_agent_id as agent_id, type, cast(count(*) as int) as size
 from ended group by workspace, last_agent_id, type
 
 -- name: complete_plain (postgres)
--- The same for one task, with its event: a transaction in one statement. `has_ties` looks once the task is locked, with a
--- snapshot of its own: a dependent that was submitted while this statement waited for the lock is seen.
+-- The same for one task, with its event: a transaction in one statement. `has_ties` runs once the task is locked, with a
+-- snapshot of its own, so it sees a dependent submitted while this statement waited for the lock.
 with held as materialized (
   select tasks.id from tasks where tasks.id = cast(:id as uuid) and tasks.fence = :fence and tasks.status || '' = 'running' and {ends_alone} for update
 ), lone as materialized (
@@ -108,8 +108,8 @@ with held as materialized (
 select ended.id, exists (select 1 from result_listeners l where l.until > :now) as awaited from ended
 
 -- name: start_plain (postgres)
--- The start of one claim, with its event, as a transaction of its own: where the task has the usual time limit of its type and
--- no settings. `terms` has the limits of each type that the caller knows.
+-- Starts one claim, with its event, as a transaction of its own, if the task has the usual time limit of its type and no
+-- settings. `terms` has the limits of each type that the caller knows.
 -- rows terms: type text, timeout_sec float, run_until float, lease_until float, lease_check_at float
 with started as (
   update tasks set status = 'running', started_at = :now, heartbeat_at = :now, ack_by = null, run_until = terms.run_until,
@@ -125,6 +125,38 @@ with started as (
   from started
 )
 select started.id from started
+
+-- name: beat_plain (postgres)
+-- Heartbeats that report nothing, as a single statement: all of these claims or none. It locks tasks, agents and runtimes in this
+-- order, each by id: each part needs all rows of the one before. If an instruction waits in the workspace, nothing changes.
+-- The only row returns how long to slow down.
+-- rows items: id uuid, fence bigint
+with held as materialized (
+  select tasks.id, tasks.agent_id, tasks.runtime_id from {items} join tasks on tasks.id = items.id
+  where tasks.fence = items.fence and tasks.status || '' in ('claimed', 'running') and tasks.workspace = :workspace
+    and (cast(:holder as text) is null or tasks.holder = :holder)
+  order by tasks.id for update of tasks
+), plain as materialized (
+  select count(*) as size from held having count(*) = :count
+    and not exists (select 1 from instructions i where i.workspace = :workspace and i.open)
+), agents_held as materialized (
+  select a.id from agents a where a.workspace = :workspace and a.id in (select held.agent_id from held) and exists (select 1 from plain)
+  order by a.id for update
+), beaten as (
+  update tasks set heartbeat_at = :now from held where tasks.id = held.id and exists (select 1 from plain)
+), noted as (
+  update agents set last_heartbeat = :now, status = case when status = 'failed' then 'active' else status end
+  from agents_held where agents.workspace = :workspace and agents.id = agents_held.id
+), seen as (
+  insert into runtimes (workspace, id, status, heartbeat_at, seen_at, registered_at)
+  select cast(:workspace as text), r.id, 'active', cast(:heartbeat_at as double precision), cast(:now as double precision), :now
+  from (select distinct held.runtime_id as id from held) r
+  where exists (select 1 from plain) and (select count(*) from agents_held) >= 0 order by r.id
+  on conflict (workspace, id) do update set status = 'active', seen_at = excluded.seen_at,
+    heartbeat_at = coalesce(excluded.heartbeat_at, runtimes.heartbeat_at)
+)
+select plain.size, (select max(g.until) from gates g where g.workspace = :workspace and g.kind = 'slowdown' and g.until > :now) as slow_until
+from plain
 
 -- name: claim_plain (postgres)
 -- A claim in one statement, as a transaction of its own. It takes tasks only where all of this holds: the agent is as the
@@ -169,7 +201,7 @@ with {walk}, me as materialized (
     and p.timeout_sec is not distinct from l.timeout_sec and p.lost_agent_id is null and strpos(b.body::text, '"dependencies"') = 0
     and strpos(b.body::text, '"context_refs"') = 0 as plain
   from picked p join bodies b on b.task_id = p.id cross join lane_taken l
-), going as materialized (
+), claimable as materialized (
   select found.id from found where (select bool_and(each.plain) from found each)
 ), taken as (
   update tasks set status = lane_taken.status, fence = fence + 1, version = version + 1, agent_id = :agent,
@@ -177,7 +209,7 @@ with {walk}, me as materialized (
     heartbeat_at = null, ack_by = lane_taken.ack_by, run_until = lane_taken.run_until, lease_until = lane_taken.lease_until,
     lease_check_at = lane_taken.lease_check_at, granted = 0, charged = false, attempt_cost = 0, available_at = null,
     lost_agent_id = null, updated_at = :now
-  from going cross join lane_taken where tasks.id = going.id
+  from claimable cross join lane_taken where tasks.id = claimable.id
   returning tasks.id, tasks.fence, case when tasks.version = 2 then :now - tasks.created_at end as seconds
 ), noted as (
   update agents set last_heartbeat = :now, last_type = (select lane_taken.type from lane_taken), asked_at = :now, asked = cast(:asked as json)

@@ -1,5 +1,5 @@
 -- name: read_whole_tasks
--- With what was written once, and which other tables hold more about each: most hold nothing, and are not asked.
+-- With the bodies, and which other tables hold more about each task: most hold nothing, and are not queried.
 -- rows items: id uuid
 select t.*, b.body,
   exists (select 1 from edges e where e.dependent = t.root_id) as has_edges,
@@ -46,14 +46,14 @@ where t.workspace = :workspace and (cast(:after as {postgres: uuid}{sqlite: text
 order by t.id limit :count
 
 -- name: list_newest_tasks
--- The same from the other end: an index is read in one direction, so the text says which.
+-- The same, newest first: an index is read in one direction, so each order has its own statement.
 select t.id from tasks t
 where t.workspace = :workspace and (cast(:after as {postgres: uuid}{sqlite: text}) is null or t.id < :after)
   and {filtered}
 order by t.id desc limit :count
 
 -- name: count_tasks
--- How many there are in each state, through the same filters.
+-- Counts per state, with the same filters.
 select t.status, count(*) as total from tasks t where t.workspace = :workspace and {filtered} group by t.status
 
 -- part: found
@@ -65,7 +65,7 @@ with found(id) as {postgres: materialized} (
 )
 
 -- name: list_found_tasks
--- The same among tasks that a search found: by the index, or among those that changed since it was last written.
+-- The same for tasks found by a search: in the index, or among those changed since it was last written.
 -- rows changed: id uuid
 -- rows matching: id uuid
 {found}
@@ -99,7 +99,7 @@ where (t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id
 select e.dependent, e.dependency from tasks t join edges e on e.dependent = t.root_id where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)) and t.id = t.root_id
 
 -- name: edges_into_dag
--- Tasks of a DAG that others wait for, whichever DAG those are in.
+-- Tasks of a DAG that have dependents, in whichever DAG.
 select distinct e.dependency from tasks t join edges e on e.dependency = t.root_id where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)) and t.id = t.root_id
 
 -- name: tag_counts
@@ -110,7 +110,7 @@ where g.workspace = :workspace and g.tag = :tag and t.newest_id is null group by
 select * from archive where id = :id
 
 -- name: own_names
--- What their submitters call these tasks, where they gave them a name.
+-- The names that submitters gave these tasks, if any.
 -- rows items: id uuid
 select t.id, t.external_id from {items} join tasks t on t.id = items.id where t.external_id is not null
 union all
@@ -120,7 +120,7 @@ select a.id, a.external_id from {items} join archive a on a.id = items.id where 
 select id from archive where workspace = :workspace and external_id = :name
 
 -- name: event_numbers
--- Of all workspaces: a gap is a gap, in any workspace. Only as many rows are unfolded as numbers are asked for.
+-- Of all workspaces: a gap in the numbers may be any workspace's. Only as many rows are expanded as numbers are requested.
 select e.seq, e.row_seq from single_events e
 where e.row_seq > :after and e.seq > :after and e.row_seq <= (
   select max(x.seq) from (
@@ -188,7 +188,7 @@ select * from workspaces order by name
 update workspaces set profile = :profile where name = :name
 
 -- name: read_settings
--- A group comes before its keys, so that what was set on a key wins.
+-- A group comes before its keys, so that a key's own value wins.
 select * from settings where workspace = :workspace order by scope, key
 
 -- name: settings_of_many
@@ -202,7 +202,7 @@ insert into settings (workspace, scope, key, value, changed_at, changed_by) valu
 on conflict (workspace, scope, key) do update set value = excluded.value, changed_at = excluded.changed_at, changed_by = excluded.changed_by
 
 -- name: drop_setting
--- With all that stands below it.
+-- With everything below it.
 delete from settings where workspace = :workspace and scope = :scope and (key = :key or key like :below)
 
 -- name: list_dead_letters
@@ -259,7 +259,7 @@ from single_events e left join tasks t on t.id = e.task_id left join archive a o
 where e.row_seq > :after and e.row_seq <= :last_row and e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace) order by e.seq
 
 -- name: claims_of_request
--- What an agent holds by the claim that one request made, or a runtime for all its agents.
+-- The tasks still held under the claim of one request, by an agent, or by a runtime for all its agents.
 select t.id from tasks t join events e on {postgres: (e.task_id = t.id or e.task_ids @> array[t.id])}{sqlite: e.task_id = t.id} and e.verb = 'claimed'
   and {postgres: coalesce(e.fence, e.fences[array_position(e.task_ids, t.id)])}{sqlite: e.fence} = t.fence
 where (t.agent_id = :who or t.runtime_id = :who) and t.workspace = :workspace and t.status <> 'validating'
@@ -271,7 +271,7 @@ order by e.seq, t.id
 select id from tasks where workspace = :workspace and issue_id = :issue order by id desc limit 1
 
 -- name: index_names
--- Those that work: an index whose making was interrupted is there and is not used.
+-- Valid indexes only: one whose creation was interrupted exists but is not used.
 select c.relname as name from pg_index i join pg_class c on c.oid = i.indexrelid
 where i.indisvalid and c.relnamespace = (select relnamespace from pg_class where oid = 'tasks'::regclass)
 

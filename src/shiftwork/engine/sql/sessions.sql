@@ -2,7 +2,7 @@
 select * from sessions where root_id = :root and session_id = :session
 
 -- name: handed_session
--- What the holder of this task was handed, or has pinned since.
+-- The session that the task's holder was given, or has pinned since.
 select t.session_id, s.task_id, s.fence, s.resumed, s.failed_resumes
 from tasks t left join sessions s on s.root_id = t.root_id and s.session_id = t.session_id
 where t.id = :id and t.session_id is not null

@@ -13,7 +13,7 @@ on conflict do nothing
 on conflict do nothing
 
 -- name: insert_waits_for
--- A parent may wait again for a subtask that was done before, and runs once more.
+-- A parent may wait again for a subtask that was done and is rerun.
 -- insert edges: dependent uuid, dependency uuid, satisfied boolean, waits boolean, any_end boolean, failure json
 on conflict (dependent, dependency) do update set satisfied = excluded.satisfied, waits = true, any_end = excluded.any_end,
   failure = excluded.failure
@@ -24,7 +24,7 @@ on conflict (dependent, dependency) do update set satisfied = excluded.satisfied
 select t.id, t.root_id, t.newest_id from {items} join tasks t on t.id = items.id order by t.id {postgres: for share of t}
 
 -- name: lineage_states
--- The newest row of a lineage answers for it.
+-- The newest row of a lineage is its current one.
 -- rows items: id uuid
 select r.id as root_id, n.status, n.id, n.workspace, n.dag_id from {items} join tasks r on r.id = items.id
 join tasks n on n.id = coalesce(r.newest_id, r.id)
@@ -52,7 +52,7 @@ select n.name, n.task_id, n.known from {items} join names n on n.workspace = :wo
 order by n.name {postgres: for update of n}
 
 -- name: find_names
--- One that names a merged submission leads to the task that it was merged into.
+-- The id of a merged submission leads to the task it was merged into.
 -- rows items: name text
 select n.name, coalesce(a.task_id, n.task_id) as task_id, n.known from {items} join names n on n.workspace = :workspace and n.name = items.name
 left join aliases a on a.id = n.task_id
@@ -74,12 +74,12 @@ select k.workspace, k.key, k.task_id, t.status, t.root_id from {items} join keys
 left join tasks t on t.id = k.task_id
 
 -- name: drop_keys
--- Leaving the scope frees the key, where it still names this task.
+-- Leaving the scope frees the key if it still names this task.
 -- rows items: workspace text, key text, task_id uuid
 delete from keys where (workspace, key, task_id) in (select items.workspace, items.key, items.task_id from {items})
 
 -- name: pass_keys
--- A new task has the key of one that has ended, where that still has it.
+-- A new task takes the key of an ended one, if that still has it.
 -- rows items: workspace text, key text, task_id uuid, heir uuid, until float
 update keys set task_id = items.heir, until = items.until from {items}
 where keys.workspace = items.workspace and keys.key = items.key and keys.task_id = items.task_id
@@ -93,7 +93,7 @@ on conflict do nothing
 select a.id, a.workspace, a.task_id from {items} join aliases a on a.id = items.id
 
 -- name: alias_names
--- The ids under which these tasks are known besides their own, as their submitters wrote them.
+-- Other ids of these tasks, as their submitters wrote them.
 -- rows items: id uuid
 select a.task_id, n.name from {items} join aliases a on a.task_id = items.id join names n on n.task_id = a.id order by a.task_id, n.name
 
@@ -106,13 +106,13 @@ delete from aliases where task_id in (select items.id from {items})
 delete from edges where (dependent, dependency) in (select items.dependent, items.dependency from {items})
 
 -- name: move_keys
--- A newer row of the lineage has the key from now on, where the older one still had it.
+-- A newer row of the lineage takes the key, if the older one still had it.
 -- rows items: workspace text, key text, task_id uuid, heir uuid
 update keys set task_id = items.heir from {items}
 where keys.workspace = items.workspace and keys.key = items.key and keys.task_id = items.task_id
 
 -- name: open_edges_above
--- Every open edge to what the given tasks wait for, directly or not, to name the cycle.
+-- Every open edge that the given tasks wait on, directly or not, to name the cycle.
 -- rows items: id uuid
 with recursive up(dependent, dependency) as (
   select e.dependent, e.dependency from {items} join edges e on e.dependent = items.id and not e.satisfied
@@ -121,7 +121,7 @@ with recursive up(dependent, dependency) as (
 ) select dependent, dependency from up
 
 -- name: edges_above
--- Open edges to what these wait for, directly or not, the nearest first.
+-- Open edges that these wait on, directly or not, the nearest first.
 -- rows items: id uuid
 with recursive up(dependent, dependency) as (
   select e.dependent, e.dependency from {items} join edges e on e.dependent = items.id and not e.satisfied

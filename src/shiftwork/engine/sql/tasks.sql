@@ -2,7 +2,7 @@
 -- insert events: at float, workspace text, task_id uuid, dag_id uuid, verb text, path text, actor text, request_id text, fence bigint, reason text, data json
 
 -- name: insert_event_batch
--- The same event of many tasks of one type, each a DAG of its own; `seconds` says how long each had waited or run.
+-- One event for many tasks of one type, each a DAG of its own; `seconds` is how long each had waited or run.
 -- rows items: task_id uuid, fence bigint, seconds float
 insert into events (at, workspace, task_id, dag_id, verb, path, actor, request_id, fence, data, type, seconds)
 select :at, :workspace, items.task_id, items.task_id, :verb, :path, :actor, :request_id, items.fence, :data, :type, items.seconds from {items}
@@ -11,7 +11,7 @@ select :at, :workspace, items.task_id, items.task_id, :verb, :path, :actor, :req
 -- insert attempts: task_id uuid, fence bigint, round int, agent_id text, runtime_id text, claimed_at float, started_at float, ended_at float, outcome text, counted boolean, reason text, error text, note text, cost bigint, granted bigint, result json, verdict json
 
 -- name: insert_accepted
--- The attempts that `complete_tasks` has ended; their rows still have what the claims were.
+-- The attempts ended by `complete_tasks`; the task rows still hold the claims.
 -- rows items: id uuid, result json, verdict json
 insert into attempts (task_id, fence, round, agent_id, runtime_id, claimed_at, started_at, ended_at, outcome, counted, cost,
   granted, result, verdict)
@@ -20,7 +20,7 @@ select t.id, t.fence, t.round, t.last_agent_id, t.last_runtime_id, t.claimed_at,
 from {items} join tasks t on t.id = items.id
 
 -- name: lock_tasks
--- The rows in id order, so that two batches that meet never wait for each other in a ring.
+-- Locks rows in id order, so that concurrent batches cannot deadlock.
 -- rows items: id uuid
 select t.* from {items} join tasks t on t.id = items.id order by t.id {postgres: for update of t}
 
@@ -49,7 +49,7 @@ update tasks set status = items.status, hold = items.hold, lane = items.lane, ra
 from {items} where tasks.id = items.id
 
 -- name: add_usage
--- Of live claims, in one status or whichever they are in; what the row says afterwards.
+-- Of live claims, in one status or any; returns the row afterwards.
 -- rows items: id uuid, fence bigint, cost bigint, tokens_in bigint, tokens_out bigint
 update tasks set attempt_cost = attempt_cost + items.cost, tokens_in = tasks.tokens_in + items.tokens_in,
   tokens_out = tasks.tokens_out + items.tokens_out
@@ -73,7 +73,7 @@ update bodies set body = items.body{postgres: ::json} from {items} where bodies.
 select t.id from {items} join tasks t on t.id = items.id
 
 -- name: failed_agents
--- Agents of the counted failures of a task's present round, and of those that it was tried again for as a new row.
+-- Agents of the counted failures of a task's current round, including rows that it was retried from.
 with recursive tried(id, round, retry_of) as (
   select t.id, t.round, t.retry_of from tasks t where t.id = :id
   union all

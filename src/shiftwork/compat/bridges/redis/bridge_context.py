@@ -86,7 +86,7 @@ class BridgeContext:
     async def touch_bridge(self) -> None:
         """Note that this bridge is there."""
         names = {"workspace": self.bridge.workspace, "name": self.bridge.name}
-        await self.execute("see_bridge", **names, role=self.role, now=self.queue.now())
+        await self.execute("touch_bridge", **names, role=self.role, now=self.queue.now())
 
     async def call(self, script: str, keys: Sequence[str], *args: Any) -> Any:
         return await self.redis.eval(script, len(keys), *keys, *args)

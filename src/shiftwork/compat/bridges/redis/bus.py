@@ -24,7 +24,7 @@ async def publish_events(context: BridgeContext, keep: int) -> int:
     if published:
         await _add(context, published, keep)
     if last != saved:
-        await context.execute("told_upto", workspace=context.bridge.workspace, name=context.bridge.name, seq=last)
+        await context.execute("mark_published", workspace=context.bridge.workspace, name=context.bridge.name, seq=last)
     return len(published)
 
 

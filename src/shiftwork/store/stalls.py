@@ -15,10 +15,10 @@ from shiftwork.model.silence import Stall
 log = logging.getLogger("shiftwork.store")
 
 STALL_SEC = 3.0
-"""So long without an answer of the store is a stall, unless its answers always take their time."""
+"""This long without an answer from the store is a stall, unless its answers are always slow."""
 
 TYPICAL_TIMES = 4
-"""An answer that takes this many times the usual is late, whatever the usual is: a slow network is not an outage."""
+"""An answer is late after this many times the usual delay: a slow network is not an outage."""
 
 JUMP_SEC = 1.0
 MAX_STALLS = 1000
@@ -28,16 +28,15 @@ _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def passed() -> float:
-    """Seconds, those included in which the machine was suspended, where the system counts them."""
+    """Steady seconds, including time in which the machine was suspended, if the system counts it."""
     return time.clock_gettime(_CLOCK)
 
 
 class StallDetector:
     """Compares the time between two answers of the store with the time that should have passed.
 
-    Maintenance asks the store a few times a second, apart from what it does meanwhile: its own slow work is not a
-    stall. Each judgement of silence begins with a `check`, so that no stall goes unnoticed between two of those
-    questions.
+    Maintenance queries the store a few times a second, independently of its jobs: slow jobs are not stalls. Every
+    decision about silence begins with a `check`, so that no stall between two queries goes unnoticed.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class StallDetector:
     ) -> None:
         self.stalls: list[Stall] = []
         self.watches_clock = watches_clock
-        """Not where a test moves the store's clock."""
+        """False if a test moves the store's clock."""
         self.steady = steady
         self._now = now
         self._last: tuple[float, float] | None = None
@@ -53,38 +52,38 @@ class StallDetector:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """From now on the store is asked all the time."""
+        """Start watching: from now on, the store is queried regularly."""
         with self._lock:
             self._last = self.steady(), self._now()
 
     def end(self) -> None:
-        """It is asked no longer: that nothing is heard means nothing."""
+        """Stop watching: gaps are no longer stalls."""
         with self._lock:
             self._last = None
 
     def record(self, took: float) -> None:
-        """The store has answered a short question, after this many seconds."""
+        """Record that the store answered a short query after this many seconds."""
         with self._lock:
             self._compare()
             self._took.append(took)
 
     def check(self) -> None:
-        """The store has just answered: note a stall that came before."""
+        """Record a stall that ended just now, with an answer of the store."""
         with self._lock:
             self._compare()
 
     def rests_until(self, since: float, span: float) -> float:
-        """Until when someone last heard of at `since` must not be taken for dead; 0 if there is no reason to wait."""
+        """Until when an agent last heard of at `since` must not be considered dead; 0 if there is no reason to wait."""
         with self._lock:
             return silence.rests_until(self.stalls, since, span)
 
     def missed(self, since: float) -> float:
-        """For how many of the seconds since then no one could be heard."""
+        """The number of seconds since then in which no agent could be heard."""
         with self._lock:
             return silence.missed(self.stalls, since)
 
     def forgive(self, stall: Stall) -> None:
-        """No one could be heard in this stretch of the store's time."""
+        """Record a stretch of the store's time in which no agent could be heard."""
         with self._lock:
             self._record(stall)
 
@@ -101,7 +100,7 @@ class StallDetector:
             self.stalls = [Stall(stall.start + jump, stall.end + jump, stall.why) for stall in self.stalls]
             last_now += jump
         if gap > self._longest():
-            why = f"nothing was heard for {gap:.0f} s"
+            why = f"the store did not answer for {gap:.0f} s"
         elif jump > JUMP_SEC:
             why = f"the clock went ahead by {jump:.0f} s"
         else:
@@ -114,7 +113,7 @@ class StallDetector:
         return max(STALL_SEC, TYPICAL_TIMES * usual)
 
     def _record(self, stall: Stall) -> None:
-        """One that was noticed in two ways is one."""
+        """Merge overlapping stalls: one may be noticed in two ways."""
         if self.stalls and stall.start <= self.stalls[-1].end:
             last = self.stalls.pop()
             stall = Stall(min(last.start, stall.start), max(last.end, stall.end), last.why)

@@ -1,17 +1,17 @@
-"""Whether it is worth while to try the one statement that does the plain case: each failure costs a round trip."""
+"""Decides whether to try the single statement for the plain case: each miss costs a round trip."""
 
 from __future__ import annotations
 
 import time
 
 MISSES = 2
-"""Failures in a row after which a workspace is taken for one with special work."""
+"""Consecutive misses after which a workspace is assumed to have special work."""
 REST_SEC = 1.0
-"""For how long."""
+"""How long that is assumed."""
 
 
-class ShortWay:
-    """How the short way of one verb fared, by workspace."""
+class FastPath:
+    """Records how the fast path of one verb fared, by workspace."""
 
     def __init__(self) -> None:
         self._misses: dict[str, int] = {}

@@ -1,8 +1,8 @@
-"""Accepts the results of tasks that have nothing around them: no row of theirs is read (PostgreSQL only).
+"""Accepts the results of plain tasks without reading any of their rows (PostgreSQL only).
 
-One task ends by one statement, which is a transaction of its own. Two statements end many. The first updates the tasks
-under their fences and writes the attempts. The second looks, now that the tasks are locked, whether anything depends on
-one of them, and writes the events if not.
+A single task is completed by one statement, which is a transaction of its own; many tasks by two statements. The first
+updates the tasks under their fences and writes the attempts. The second, with the tasks locked, checks that nothing
+depends on them and writes the events.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from shiftwork.model.outcome import Token
 from shiftwork.store.store import ByColumn, Row
 
 
-def may_be_lone(work: UnitOfWork, items: Sequence[CheckedResult]) -> bool:
-    """As far as the results themselves say."""
+def may_be_plain(work: UnitOfWork, items: Sequence[CheckedResult]) -> bool:
+    """Whether the results themselves allow the plain path; the tasks are checked later."""
     if work.engine.store.one_writer or len({item.request_id for item in items}) != 1:
         return False
     return all(item.is_bare for item in items)
 
 
 async def accept_one(work: UnitOfWork, item: CheckedResult) -> bool:
-    """End the attempt in a transaction of its own, where its task has nothing around it and that is possible."""
+    """End the attempt in a transaction of its own, if its task is plain."""
     caller, tx = work.caller, work.tx
-    workspace, short_way = caller.workspace or "", work.engine.plain_ends
-    if not short_way.is_likely(workspace):
+    workspace, fast_path = caller.workspace or "", work.engine.plain_ends
+    if not fast_path.is_likely(workspace):
         return False
-    alike = work.completed_alone("", "", "", item.request_id or caller.request_id)
+    alike = work.completion_events("", "", "", item.request_id or caller.request_id)
     ended = await tx.alone(
         "complete_plain",
         id=item.token.id,
@@ -44,7 +44,7 @@ async def accept_one(work: UnitOfWork, item: CheckedResult) -> bool:
         data=alike.data,
     )
     if ended is not None:
-        short_way.record(workspace, is_plain=bool(ended))
+        fast_path.record(workspace, is_plain=bool(ended))
     if not ended:
         return False
     tx.announce_end(item.token.id, to_others=ended[0]["awaited"])
@@ -52,14 +52,15 @@ async def accept_one(work: UnitOfWork, item: CheckedResult) -> bool:
 
 
 async def accept(work: UnitOfWork, items: Sequence[CheckedResult]) -> tuple[Sequence[Token], Sequence[Row]]:
-    """End those of these attempts whose tasks have nothing around them.
+    """End the attempts whose tasks are plain.
 
-    Answers whose ends need nothing more, and the rows of those that turned out to have dependents or a DAG with others.
+    Returns the tokens that are done, and the rows of tasks that turned out to have dependents or belong to a larger
+    DAG.
     """
     tx, caller = work.tx, work.caller
     ordered = sorted(items, key=_place)
     groups = await tx.all(
-        "complete_lone",
+        "complete_plain_many",
         items=[(*item.token, item.stored) for item in ordered],
         now=work.now,
         workspace=caller.workspace,
@@ -85,20 +86,20 @@ async def accept(work: UnitOfWork, items: Sequence[CheckedResult]) -> tuple[Sequ
 
 
 async def _emit(work: UnitOfWork, group: Row, request_id: str | None) -> bool:
-    """Write the event of tasks of one agent and type; False where one of them is not alone."""
-    alike = work.completed_alone(group["workspace"], group["agent_id"], group["type"], request_id)
+    """Write the event of tasks of one agent and type; False if one of them has dependents or a larger DAG."""
+    alike = work.completion_events(group["workspace"], group["agent_id"], group["type"], request_id)
     ended = ByColumn((group["ids"], group["fences"], group["seconds"]))
-    ties = await work.tx.one("tell_completed", items=ended, at=work.now, **alike._asdict())
+    ties = await work.tx.one("log_completed", items=ended, at=work.now, **alike._asdict())
     return ties is not None and not (ties["awaited"] or ties["joined"])
 
 
 async def _emit_all(work: UnitOfWork, groups: Sequence[Row], ended: Sequence[Token], request_id: str | None) -> bool:
-    """The same for several agents or types: their events are sent together."""
+    """The same for several agents or types, whose events are sent together."""
     ties = await work.tx.one("ties_of", items=[(token.id, token.id) for token in ended])
     if ties is None or ties["awaited"] or ties["joined"]:
         return False
     for group in groups:
-        alike = work.completed_alone(group["workspace"], group["agent_id"], group["type"], request_id)
+        alike = work.completion_events(group["workspace"], group["agent_id"], group["type"], request_id)
         fences = map(int, _listed(group["fences"]))
         work.add_batch(alike, zip(_listed(group["ids"]), fences, group["seconds"], strict=True))
     return True
@@ -109,5 +110,5 @@ def _place(item: CheckedResult) -> Token:
 
 
 def _listed(array: str) -> list[str]:
-    """The values of an array of PostgreSQL that need no quotes."""
+    """The values of a PostgreSQL array literal without quoted elements."""
     return array[1:-1].split(",")
