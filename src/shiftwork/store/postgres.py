@@ -428,7 +428,8 @@ class PostgresStore:
         try:
             await self._connections.return_spare()
             async with self._notices.side_connection() as connection:
-                known = [] if self._behind_pooler else self._connections.in_use  # a pooler has process ids of its own
+                # On another way, to a pooler or a server named for wake-ups, their process ids mean something else.
+                known = self._connections.in_use if self.direct_dsn == self.dsn else []
                 if await watch.look(connection, known):
                     self._doubted_at = passed()
         except (asyncpg.PostgresError, *LOST) as error:

@@ -55,8 +55,10 @@ where l.waitstart < clock_timestamp() - make_interval(secs => $2)"""
 
 UNHEARD = """
 select ours.pid, a.state_change from unnest($1::int[]) as ours(pid) left join pg_stat_activity a on a.pid = ours.pid
+  and a.usename = current_user and a.application_name = current_setting('application_name')
 where a.pid is null or a.wait_event = 'ClientRead'"""
-"""Sessions of ours that the server has ended, or that wait until we say more."""
+"""Sessions of ours that the server has ended, or does not know since it is the new primary, and those that wait until we
+say more."""
 
 END = "select count(*) from unnest($1::int[]) as silent(pid) where pg_terminate_backend(pid)"
 
@@ -134,10 +136,10 @@ class LostAnswers:
         async with connection.transaction():
             rows = await connection.fetch(UNHEARD, list(in_use))
             waiting = {(row["pid"], row["state_change"], answered[row["pid"]]) for row in rows}
-            lost = sorted(pid for pid, *_ in waiting & self._waited)
+            found = waiting & self._waited
             self._waited = waiting
-            if lost:
-                await connection.fetchval(END, lost)
+            await connection.fetchval(END, [pid for pid, since, _ in found if since is not None])
+        lost = sorted(pid for pid, *_ in found)
         for pid in lost:
             with suppress(asyncpg.InterfaceError):  # its call has ended meanwhile
                 in_use[pid].terminate()
