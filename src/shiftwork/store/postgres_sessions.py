@@ -57,7 +57,7 @@ UNHEARD = """
 select ours.pid, a.state_change from unnest($1::int[]) as ours(pid) left join pg_stat_activity a on a.pid = ours.pid
   and a.usename = current_user and a.application_name = current_setting('application_name')
 where a.pid is null or a.wait_event = 'ClientRead'"""
-"""Sessions of ours that the server has ended, or does not know since it is the new primary, and those that wait until we
+"""Sessions of ours that the server has ended, or does not know since it is a new primary, and those that wait until we
 say more."""
 
 END = "select count(*) from unnest($1::int[]) as silent(pid) where pg_terminate_backend(pid)"
