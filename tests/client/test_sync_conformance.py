@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from shiftwork import Queue, SyncQueue
-from shiftwork.client.blocking import _Blocking, _Loop
+from shiftwork import Queue
+from shiftwork.client import blocking
 from shiftwork.operation.blocking_handles import SyncTaskHandle
 from shiftwork.testing import MovedClock
 from tests.client.test_conformance import of_suite
 from tests.conformance.conftest import *  # noqa: F403  # the same queue under each profile
+
+BLOCKING: Any = blocking
+"""With what the stub leaves out, which `SyncQueue.open` puts together: it takes no clock."""
 
 SUITES = ["breakers", "control", "dags", "dead_letters", "effects", "failures", "guards", "inputs", "lifecycle"]
 SUITES += ["limits", "questions", "schedules", "spawning", "steps", "submit", "triggers", "validation"]
@@ -26,7 +29,7 @@ class Awaited:
 
     def __getattr__(self, name: str) -> Any:
         found, behind = getattr(self._blocking, name), getattr(self._source, name)
-        if isinstance(found, _Blocking):
+        if isinstance(found, BLOCKING._Blocking):
             return Awaited(found, behind)
         if name in {"as_caller", "in_workspace"}:
             return lambda *given: Awaited(found(*given), behind(*given))
@@ -48,9 +51,9 @@ def _plain(answer: Any) -> Any:
 @pytest.fixture
 async def queue(sqlite_url: str, clock: MovedClock) -> AsyncIterator[Any]:
     """A blocking queue on a database, whose clock stands until the test moves it."""
-    loop = _Loop()
+    loop = BLOCKING._Loop()
     source = await asyncio.to_thread(loop.wait, Queue.open(sqlite_url, clock=clock, seed=7).as_coroutine())
-    opened = SyncQueue(loop, source)
+    opened = BLOCKING.SyncQueue(loop, source)
     yield Awaited(opened, source)
     await asyncio.to_thread(opened.close)
 

@@ -93,10 +93,6 @@ def move(state: State, *names: str) -> list[State]:
     return path
 
 
-def can(state: State, name: str) -> bool:
-    return (state, name) in TRANSITIONS
-
-
 def write_path(path: list[State]) -> str:
     """The form of a path in an event: `created>pending>ready`."""
     return ">".join(path)
