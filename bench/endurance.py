@@ -2,23 +2,31 @@
 
     python -m bench.endurance prove --store postgres --minutes 10
     python -m bench.endurance soak --store sqlite --minutes 60
+    python -m bench.endurance tables SQLite=one.json PostgreSQL=other.json
 
-PostgreSQL has a synchronous standby for `prove`, which takes over once. The other options are those of the command.
+PostgreSQL has a synchronous standby for `prove`, which takes over once. The other options are those of the command;
+`--json FILE` keeps the ledger, from which `tables` makes those of docs/explanation/reliability.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import socketserver
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
 
 from bench.stores import SERVER
 from shiftwork.cli import main as command_line
+from shiftwork.cli.proving import WORDS
+from shiftwork.prove.faults import FAULTS
+from shiftwork.prove.ledger import WRONG
 from tests.services import Postgres
 from tests.services.standby import Standby
 
@@ -84,13 +92,60 @@ def commands(actions: Mapping[str, Callable[[], None]]) -> Iterator[dict[str, st
                 server.shutdown()
 
 
+def tables(runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """The ledgers of runs of `prove`, by their stores, as Markdown."""
+    found = list(runs.values())
+    what = [
+        [f"**{words}**" if name in WRONG else words, *(_cell(run[name]) for run in found)]
+        for name, words in WORDS.items()
+    ]
+    faults = [[f"`{name}`", *(cell for run in found for cell in _fault_cells(run, name))] for name in FAULTS]
+    columns = [
+        f"{store}: {column}" for store in runs for column in ("times", "affected", "recovery, median and longest")
+    ]
+    return f"{_table(['', *runs], what)}\n\n{_table(['fault', *columns], faults)}"
+
+
+def _fault_cells(run: Mapping[str, Any], name: str) -> list[str]:
+    row = next((row for row in run["faults"] if row["fault"] == name), None)
+    if row is None:
+        return ["-", "-", "-"]
+    times = [f"{row[key]:g} s" for key in ("recovery_median_sec", "recovery_max_sec") if row[key] is not None]
+    times += [f"{row['not_recovered']} over 60 s"] if row["not_recovered"] else []
+    return [_cell(row["times"]), _cell(row["affected"]), ", ".join(times)]
+
+
+def _cell(value: float) -> str:
+    return f"{value:,}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def main(what: str, *arguments: str) -> None:
+    if what == "tables":
+        named = (argument.partition("=") for argument in arguments)
+        print(tables({store: json.loads(Path(file).read_text(encoding="utf-8")) for store, _, file in named}))
+        return
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--json", type=Path)
     chosen, rest = parser.parse_known_args(arguments)
     place = sqlite if chosen.store == "sqlite" else replicated if what == "prove" else postgres
-    with place() as options:
-        command_line([*options[:2], what, *options[2:], *rest])
+    with place() as options, redirected(chosen.json) as json_option:
+        command_line([*options[:2], *json_option, what, *options[2:], *rest])
+
+
+@contextmanager
+def redirected(file: Path | None) -> Iterator[list[str]]:
+    """The options with which a command prints JSON, into this file."""
+    if file is None:
+        yield []
+        return
+    with file.open("w", encoding="utf-8") as opened, redirect_stdout(opened):
+        yield ["--json"]
 
 
 if __name__ == "__main__":

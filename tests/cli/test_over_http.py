@@ -58,7 +58,7 @@ def test_command_through_a_server_answers_like_on_the_database(remote: Remote, l
 def test_command_needing_the_database_says_so(remote: Remote, line: str) -> None:
     done = remote.run(*line.split())
     assert (done.code, done.out) == (2, "")
-    assert "this is done on the database itself, not through a server (at --store)" in done.err
+    assert "this command needs direct access to the database, not a server (at --store)" in done.err
 
 
 def test_unreachable_server_is_reported(unused_tcp_port: int) -> None:

@@ -230,7 +230,7 @@ async def test_displaced_task_becomes_dead_letter_with_event_and_reason(queue: Q
     assert (alert.task_id, alert.message) == (low, f"Task {low} was displaced")
     assert await states(queue, low) == ["created", "pending", "ready", "dead_lettered"]
     (hold,) = (await queue.explain(low)).holds
-    assert (hold.kind, hold.what) == ("displaced", "it made room for more urgent work")
+    assert (hold.kind, hold.what) == ("displaced", "it was displaced by more urgent work")
 
 
 async def test_dependents_of_a_displaced_task_keep_waiting(queue: Queue, clock: MovedClock) -> None:

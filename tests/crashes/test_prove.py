@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 import shiftwork
-from bench.endurance import replicated
+from bench.endurance import replicated, tables
 from shiftwork import Queue
 from shiftwork.prove import svg
 from shiftwork.prove.faults import FAULTS, excludes
@@ -88,6 +88,19 @@ def test_ledger_names_each_violation(change: dict[str, Any], wrong: str) -> None
     assert ledger(**change).violations[wrong] > 0
 
 
+def test_ledger_says_how_much_of_the_work_was_not_plain() -> None:
+    assert (ledger().subtasks, ledger().effects) == (2, 2)
+
+
+def test_ledgers_of_runs_become_tables_of_a_page() -> None:
+    found = {name: {**msgspec.to_builtins(ledger(chosen=["kill", "cut"]))} for name in ("SQLite", "PostgreSQL")}
+    found["PostgreSQL"]["faults"] = []
+    lines = tables(found).splitlines()
+    assert "| completed | 4 | 4 |" in lines
+    assert "| **lost** | 0 | 0 |" in lines
+    assert "| `kill` | 1 | 1 | 2.5 s, 2.5 s | - | - | - |" in lines
+
+
 def test_fault_that_met_nothing_is_not_proven() -> None:
     assert ledger().unproven == []
     assert ledger(chosen=["kill", "cut"]).unproven == ["cut"]
@@ -142,7 +155,7 @@ MET = {"sqlite": "kill,lose-answers,repeat,clock,disk-full", "postgresql": "free
 async def test_faults_lose_and_repeat_nothing_and_leave_nothing_behind(store_url: str, tmp_path: Path) -> None:
     async with Queue.open(store_url) as queue:
         mine = await queue.submit(type="prove")
-        before = await tables(store_url)
+        before = await leftovers(store_url)
     faults = MET[store_url.partition(":")[0]]
     done = run(store_url, "prove", *SHORT, "--faults", faults, "--picture", str(tmp_path / "p.svg"))
     assert done.returncode == 0, done.stderr.decode()
@@ -153,10 +166,10 @@ async def test_faults_lose_and_repeat_nothing_and_leave_nothing_behind(store_url
     assert "tasks completed per second" in (tmp_path / "p.svg").read_text()
     async with Queue.open(store_url) as queue:
         assert [task.id for task in (await queue.tasks.list()).tasks] == [mine.id]
-    assert await tables(store_url) == before
+    assert await leftovers(store_url) == before
 
 
-async def tables(url: str) -> list[str]:
+async def leftovers(url: str) -> list[str]:
     """What lies where a run makes its scratch store: files next to the user's, or schemas of the database."""
     if url.startswith("sqlite"):
         return sorted(path.name for path in Path(url.removeprefix("sqlite:///")).parent.glob(".shiftwork-prove*"))
@@ -215,7 +228,7 @@ def test_broken_build_is_detected_by_prove(sqlite_url: str, package: Path, wrong
     """Tasks are lost, effects done twice, fences ignored, costs dropped, kept steps repeated."""
     for name, right, mutated in BROKEN[wrong]:
         change(package, name, right, mutated)
-    done = run(sqlite_url, "prove", *SHORT, "--tasks", "800", "--faults", "freeze", path=package.parent)
+    done = run(sqlite_url, "prove", *SHORT, "--tasks", "1600", "--faults", "freeze", path=package.parent)
     assert done.returncode == 1, done.stderr.decode()
     assert json.loads(done.stdout)[wrong] > 0
     assert wrong in done.stderr.decode()
@@ -327,7 +340,7 @@ def test_soak_loses_nothing_and_retention_removes_what_is_old(store_url: str) ->
     ("file", "right", "wrong", "word"),
     [
         (
-            "prove/workload.py",
+            "prove/fleet_handlers.py",
             "async def soak(context: Context) -> int:  # noqa: ARG001  # every handler gets it\n",
             "async def soak(context: Context, leak: list[bytes] = []) -> int:\n        leak.append(b'x' * 400_000)\n",
             "memory of the workers",

@@ -328,7 +328,7 @@ def test_overview_explains_why_nothing_runs(page: Page, site: Site) -> None:
     quiet = "workspace=quiet"
     call(site, f"/api/tasks?{quiet}", {"type": "fly_by_wire", "title": "Fly to the moon"})
     page.goto(f"/?{quiet}")
-    expect(page.get_by_role("region", name="Running now")).to_contain_text("Nothing runs, and work waits")
+    expect(page.get_by_role("region", name="Running now")).to_contain_text("Work waits, but nothing runs")
     panel = page.get_by_role("region", name="Why work waits")
     expect(panel).to_contain_text("1 task: no registered agent can take it: it needs type fly_by_wire")
     call(site, f"/api/agents?{quiet}", {"id": "neil"})

@@ -10,7 +10,6 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.model.errors import OperationTimeout, StoreUnavailable
-from shiftwork.store import postgres as store
 from shiftwork.store import postgres_sessions
 from shiftwork.store.postgres_sessions import Session
 from tests.outages.relay import Relay, relay_to
@@ -20,8 +19,8 @@ from tests.worker.steps import until
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "RESTED_SEC", 0.1)
-    monkeypatch.setattr(store, "ANSWER_SEC", 0.3)
+    monkeypatch.setattr(postgres_sessions, "RESTED_SEC", 0.1)
+    monkeypatch.setattr(postgres_sessions, "ANSWER_SEC", 0.3)
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ async def far(postgres_url: str) -> AsyncIterator[tuple[Queue, Relay]]:
 
 async def rest() -> None:
     """Longer than a connection is trusted without having been asked."""
-    await asyncio.sleep(2 * store.RESTED_SEC)
+    await asyncio.sleep(2 * postgres_sessions.RESTED_SEC)
 
 
 async def test_call_after_a_silent_drop_uses_a_new_connection(far: tuple[Queue, Relay]) -> None:
@@ -84,7 +83,7 @@ async def test_call_cut_off_in_the_middle_ends_at_its_time_limit(
     far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only when the driver has given up the connection, which takes as long as a statement may."""
-    monkeypatch.setattr(store, "RESTED_SEC", 60)
+    monkeypatch.setattr(postgres_sessions, "RESTED_SEC", 60)
     queue, relay = far
     for call in (lambda: queue.submit(type="code"), lambda: queue.claim("worker")):
         await queue.submit(type="code")  # with settings that are known, the next is one statement
@@ -98,7 +97,7 @@ async def test_call_cut_off_in_the_middle_is_begun_anew_before_its_time_limit(
     far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server waits for it, and it for the server: what one of them said was dropped."""
-    monkeypatch.setattr(store, "RESTED_SEC", 60)  # it is not asked first
+    monkeypatch.setattr(postgres_sessions, "RESTED_SEC", 60)  # it is not asked first
     monkeypatch.setattr(postgres_sessions, "LOOK_EVERY_SEC", 0.5)
     queue, relay = far
     made = await queue.submit_many([{"type": "code", "dependencies": ["none"]}] * 2)
@@ -111,7 +110,7 @@ async def test_call_cut_off_in_the_middle_is_begun_anew_before_its_time_limit(
 async def test_call_cut_off_in_its_only_statement_says_before_its_time_limit_that_its_outcome_is_unknown(
     far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "RESTED_SEC", 60)
+    monkeypatch.setattr(postgres_sessions, "RESTED_SEC", 60)
     monkeypatch.setattr(postgres_sessions, "LOOK_EVERY_SEC", 0.5)
     queue, relay = far
     await queue.submit(type="code")  # with settings that are known, the next is one statement

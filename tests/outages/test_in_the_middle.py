@@ -9,7 +9,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.model.errors import OperationTimeout, StoreReadOnly, StoreUnavailable
-from shiftwork.store import postgres as store
+from shiftwork.store import postgres_notices
 from shiftwork.store.postgres import PostgresStore
 from shiftwork.store.postgres_clock import DatabaseClock
 from shiftwork.store.postgres_errors import translate
@@ -127,7 +127,7 @@ async def test_notification_meeting_a_lock_does_not_fail_the_commit(
             return await execute(self, query, *values, **options)
 
         monkeypatch.setattr(Session, "execute", locked)
-        await until(queue.engine.store._is_quiet)  # type: ignore[attr-defined]  # of this store
+        await until(queue.engine.store._notices.is_quiet)  # type: ignore[attr-defined]  # of this store
         made = await queue.submit(type="code", idempotency_key="b")
         assert (await queue.get(made.id)).status == "ready"
 
@@ -147,8 +147,8 @@ async def test_refused_notification_does_not_refuse_the_submit(
             return await execute(self, query, *values, **options)
 
         monkeypatch.setattr(Session, "execute", full)
-        monkeypatch.setattr(store, "IDLE_SEC", 0.0)
-        await until(queue.engine.store._is_quiet)  # type: ignore[attr-defined]  # of this store
+        monkeypatch.setattr(postgres_notices, "IDLE_SEC", 0.0)
+        await until(queue.engine.store._notices.is_quiet)  # type: ignore[attr-defined]  # of this store
         made = await queue.submit(type="code")
         assert len(refused) == 1
         assert (await queue.status()).counts == {"ready": 2}

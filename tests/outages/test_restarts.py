@@ -17,7 +17,7 @@ import pytest
 
 from shiftwork import Assignment, Queue
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreDamaged, StoreReadOnly, StoreUnavailable
-from shiftwork.store import postgres as store
+from shiftwork.store import postgres_notices
 from shiftwork.testing import MovedClock, pass_time
 from tests.races.fleet import handles, hire, stranded
 from tests.server import processes
@@ -153,7 +153,7 @@ async def test_timeout_during_the_commit_is_reported_as_unknown(url: str) -> Non
         with given(queue.engine.store, 1), pytest.raises(ShiftworkError) as refused:
             await queue.submit(type="docs")
         assert refused.value.code == "store_unavailable"
-        assert "not known whether this was done" in refused.value.hint
+        assert "unknown whether this was done" in refused.value.hint
 
 
 async def make_commits_slow(tx: object) -> None:
@@ -230,8 +230,8 @@ async def test_waiting_claim_is_woken_after_the_server_returned(server: Postgres
 async def test_lost_and_restored_listening_is_logged_once(
     server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(store, "LISTEN_AGAIN_SEC", 0.01)
-    monkeypatch.setattr(store, "LISTEN_AGAIN_MAX_SEC", 0.02)
+    monkeypatch.setattr(postgres_notices, "LISTEN_AGAIN_SEC", 0.01)
+    monkeypatch.setattr(postgres_notices, "LISTEN_AGAIN_MAX_SEC", 0.02)
     caplog.set_level("INFO", "shiftwork.store")
 
     def said() -> list[str]:
@@ -332,7 +332,7 @@ async def test_submit_with_a_broken_connection_is_not_repeated(postgres_url: str
         await other.execute("select pg_terminate_backend($1)", await other.fetchval(waiting))
         with pytest.raises(StoreUnavailable) as refused:
             await submitting
-        assert "not known whether this was done" in refused.value.hint
+        assert "unknown whether this was done" in refused.value.hint
         await other.execute("rollback")
         assert await other.fetchval("select count(*) from tasks") == 1
     await other.close()

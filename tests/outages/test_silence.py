@@ -10,7 +10,8 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.maintenance.loop import run_once
-from shiftwork.store import postgres_sessions
+from shiftwork.store import postgres_opening, postgres_sessions
+from shiftwork.store.store import Tx
 from tests.worker.steps import until
 
 UNDER_WAY: list[asyncio.Task[str]] = []
@@ -113,6 +114,32 @@ async def test_session_blocking_a_call_is_logged_once(
     (found,) = [record.getMessage() for record in caplog.records if "for a lock" in record.getMessage()]
     assert f"session {stranger.get_server_pid()} (psql, idle in transaction, " in found
     assert found.endswith("select * from tasks for update")
+    await stranger.close()
+
+
+async def test_call_that_waits_long_for_a_lock_gives_back_those_it_has(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a session whose process is not heard any more would hold them while it waits, and then as long again."""
+    assert "lock_timeout" in postgres_opening.SESSION
+    monkeypatch.setitem(postgres_opening.SESSION, "lock_timeout", "300ms")
+    stranger = await asyncpg.connect(postgres_url, server_settings={"application_name": "psql"})
+    await stranger.execute("select pg_advisory_lock(hashtextextended('second', 0))")
+
+    async def lock(names: list[str], tx: Tx) -> None:
+        for name in names:
+            await tx.advisory_lock(name)
+
+    async def waits() -> bool:
+        return bool(await stranger.fetchval("select exists (select from pg_locks where not granted)"))
+
+    async with Queue.open(postgres_url) as queue:
+        both = asyncio.create_task(queue.engine.store.run(partial(lock, ["first", "second"])))
+        await until(waits)
+        await asyncio.wait_for(queue.engine.store.run(partial(lock, ["first"])), 20)
+        assert not both.done()
+        await stranger.execute("select pg_advisory_unlock_all()")
+        await both
     await stranger.close()
 
 

@@ -125,7 +125,7 @@ async def test_queue_is_found_by_its_name_or_by_the_search_path(schema_url: str,
     async with Queue.open(schema_url) as one, Queue.open(by_path) as other:
         task = await one.submit(type="code")
         assert (await other.get(task.id)).status == "ready"
-        assert one.engine.store._ready_channel == other.engine.store._ready_channel  # type: ignore[attr-defined]  # of this store
+        assert one.engine.store._notices.ready_channel == other.engine.store._notices.ready_channel  # type: ignore[attr-defined]  # of this store
 
 
 async def test_queues_in_two_schemas_do_not_disturb_each_other(postgres_dsn: str, clock: MovedClock) -> None:
@@ -242,7 +242,7 @@ def test_commands_work_on_a_schema(schema_url: str, tmp_path: Path) -> None:
     run("migrate", "--check")
     run("submit", "code")
     assert "code" in run("list")
-    assert "all are there" in run("doctor")
+    assert "all are present" in run("doctor")
     copied = f"{schema_url.partition('?')[0]}?schema=copied"
     run("copy", schema_url, copied)
     assert "code" in run("--store", copied, "list")

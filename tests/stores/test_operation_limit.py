@@ -98,7 +98,7 @@ async def test_slow_commit_is_reported_as_unknown(sqlite_url: str) -> None:
         with given(store, 0.5):
             call = asyncio.create_task(queue.submit(type="code"))
             await asyncio.to_thread(begun.wait)
-            with pytest.raises(StoreUnavailable, match="not known whether this was done"):
+            with pytest.raises(StoreUnavailable, match="unknown whether this was done"):
                 await call
         enough.set()
         await until_counted(queue, 2)

@@ -8,7 +8,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.model.reports import Completion
 from shiftwork.settings import cache
-from shiftwork.store import postgres as store
+from shiftwork.store import postgres_notices
 from shiftwork.store.postgres_schema import channels
 from tests.services.postgres import Databases
 from tests.worker.steps import until
@@ -99,7 +99,7 @@ async def test_each_verb_uses_its_minimum_of_round_trips(
 async def test_batch_of_tasks_is_one_statement(postgres_url: str, sent: list[str]) -> None:
     async with Queue.open(postgres_url) as queue:
         await queue.submit(type="code")  # settings and lanes are learned
-        await until(queue.engine.store._is_quiet)  # type: ignore[attr-defined]  # of this store
+        await until(queue.engine.store._notices.is_quiet)  # type: ignore[attr-defined]  # of this store
         sent.clear()
         await queue.submit_many([{"type": "code", "priority": n % 7, "payload": {"n": n}} for n in range(200)])
         assert [text.partition(" ")[0] for text in sent if not text.startswith("notify")] == ["with"]
@@ -109,21 +109,21 @@ async def test_batch_of_tasks_is_one_statement(postgres_url: str, sent: list[str
 async def test_idle_submit_notifies_in_its_only_statement(
     postgres_url: str, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "IDLE_SEC", 0.0)
+    monkeypatch.setattr(postgres_notices, "IDLE_SEC", 0.0)
     heard: list[object] = []
     listener = await asyncpg.connect(postgres_url)
     await listener.add_listener(channels("public")[0], lambda *words: heard.append(words[-1]))
     async with Queue.open(postgres_url) as queue:
         await queue.submit(type="code")  # settings and lanes are learned
         await until(lambda: len(heard) == 1)
-        await until(queue.engine.store._is_quiet)  # type: ignore[attr-defined]  # of this store
+        await until(queue.engine.store._notices.is_quiet)  # type: ignore[attr-defined]  # of this store
         sent.clear()
         await queue.submit(type="code")
         assert [text.partition(" ")[0] for text in sent] == ["with"]
         await until(lambda: len(heard) == 2)
         assert heard[0] == heard[1]
-        monkeypatch.setattr(store, "IDLE_SEC", 60.0)
-        await until(queue.engine.store._is_quiet)  # type: ignore[attr-defined]  # of this store
+        monkeypatch.setattr(postgres_notices, "IDLE_SEC", 60.0)
+        await until(queue.engine.store._notices.is_quiet)  # type: ignore[attr-defined]  # of this store
         sent.clear()
         await queue.submit(type="code")
         await until(lambda: len(heard) == 3)

@@ -406,7 +406,7 @@ async def test_claim_with_a_lost_answer_is_released_by_its_worker(shop: Queue, s
     made = await shop.submit(type="gated")
     await shop.claim("other", runtime_id="host-1", start=True)
     await until_status(shop, made.id, "ready")
-    assert (await shop.tasks.history(made.id)).events[-1].reason == "the answer to its claim got lost"
+    assert (await shop.tasks.history(made.id)).events[-1].reason == "the answer to its claim was lost"
     worker.stop()
     await running
 

@@ -1,1 +1,1 @@
-"""Tokens, their scopes, and who is let in."""
+"""Tokens, scopes and authentication."""

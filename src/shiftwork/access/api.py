@@ -18,13 +18,13 @@ Scopes = Annotated[Sequence[str], Accepts(Annotated[list[TokenScope], Meta(min_l
 
 
 class Tokens(Namespace, name="tokens", group="Access"):
-    """The tokens with which callers use this workspace over HTTP."""
+    """Access tokens of this workspace for HTTP."""
 
     @operation("POST /api/tokens", "admin", status=201, errors=(ConflictError,))
     async def create(self, name: Name, scopes: Scopes, *, expires_at: Time | None = None) -> NewToken:
-        """Make a token for this workspace. Its secret is in this answer and nowhere else.
+        """Create a token for this workspace. Its secret is only in this answer.
 
-        Only a caller with the scope `server` gives the scope `server`.
+        Only a caller with the scope `server` can grant the scope `server`.
         """
 
     @operation("DELETE /api/tokens/{token_id}", "admin", errors=(NotFound,))
@@ -33,7 +33,9 @@ class Tokens(Namespace, name="tokens", group="Access"):
 
     @operation("GET /api/tokens", "admin", envelope="tokens")
     async def list(self) -> list[TokenInfo]:
-        """Return the tokens of this workspace without their secrets, oldest first, also expired and revoked ones."""
+        """Return the tokens of this workspace without their secrets, oldest first, including expired and revoked
+        ones.
+        """
 
 
 class Account(Namespace, name="account", group="Access"):
@@ -41,4 +43,4 @@ class Account(Namespace, name="account", group="Access"):
 
     @operation("GET /api/me", "read")
     async def me(self) -> Me:
-        """Return who the caller is to this server, and what time it is there."""
+        """Return the caller's identity on this server, and the server's time."""

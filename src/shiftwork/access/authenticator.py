@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
@@ -11,27 +13,29 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from shiftwork.access.model import TokenInfo
-from shiftwork.access.operations import id_in
 from shiftwork.access.scopes import SCOPES, allows
 from shiftwork.engine.engine import StillAllowed
 from shiftwork.model.errors import Forbidden, NotFound, Unauthorized
 
 FRESH_SEC = 1.0
-"""How long a revoked token may still open doors of this server."""
+"""How long a revoked token may still be accepted by this server."""
 MAX_KNOWN = 10_000
+ID_LENGTH = 12
+_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"
+_SECRET = re.compile(rf"sw_([{_LETTERS}]{{{ID_LENGTH}}})_[A-Za-z0-9_-]{{43}}")
 Headers = Mapping[str, str]
-"""By names in small letters."""
+"""By lower-case names."""
 BEARER_PROTOCOL = "bearer."
 """A browser cannot set headers on a WebSocket: it offers the token as a subprotocol with this prefix."""
 
 
 class Identity(NamedTuple):
-    """Anyone who came in."""
+    """An authenticated caller."""
 
     name: str | None
     token_id: str | None
     workspace: str | None
-    """The token's own; None where no token is needed and any may be named."""
+    """The token's workspace; None if no token is needed and any may be named."""
     scopes: frozenset[str]
 
     def may(self, scope: str) -> bool:
@@ -42,8 +46,20 @@ ANONYMOUS = Identity(None, None, None, frozenset())
 ANYONE = Identity(None, None, None, frozenset(SCOPES))
 
 
+def make_secret() -> tuple[str, str]:
+    """A token's id and its secret, which contains the id: so a leaked secret can be revoked."""
+    token_id = "".join(secrets.choice(_LETTERS) for _ in range(ID_LENGTH))
+    return token_id, f"sw_{token_id}_{secrets.token_urlsafe(32)}"
+
+
+def id_in(secret: str) -> str | None:
+    """The id of the token to which this secret may belong."""
+    match = _SECRET.fullmatch(secret)
+    return match[1] if match else None
+
+
 class Authenticator:
-    """Lets in anyone who has a token, or anyone from this machine where none is needed."""
+    """Admits callers with a token, or, without tokens, callers on this machine."""
 
     def __init__(self, find: Callable[[str], Awaitable[TokenInfo | None]], *, tokens: bool) -> None:
         self._find_token = find
@@ -52,7 +68,7 @@ class Authenticator:
         self._asking: dict[str, asyncio.Task[Identity | None]] = {}
 
     async def identify(self, headers: Headers, *, plain_get: bool = False) -> Identity:
-        """The caller by its token. `plain_get` for a call that only reads and ends: a link may be opened."""
+        """Identify the caller by its token. `plain_get` marks a read-only call that ends: a link may be opened."""
         secret = _secret(headers)
         if secret is None:
             if self.tokens:
@@ -61,11 +77,11 @@ class Authenticator:
             return ANYONE
         found = None if id_in(secret) is None else await self._find(secret)  # garbage is not worth remembering
         if found is None:
-            raise Unauthorized("the token is not known, has expired or was revoked")
+            raise Unauthorized("the token is unknown, has expired or was revoked")
         return found
 
     def checking(self, headers: Headers, scope: str) -> StillAllowed:
-        """What a call that waits asks, to learn whether its caller may still do what needs this scope."""
+        """The check by which a waiting call learns whether its caller still has this scope."""
 
         async def check() -> None:
             require(await self.identify(headers), scope)
@@ -97,19 +113,19 @@ def _secret(headers: Headers) -> str | None:
     if kind.lower() == "bearer" and secret:
         return secret.strip()
     if kind:
-        raise Unauthorized("the Authorization header is not of the kind `Bearer <token>`")
+        raise Unauthorized("the Authorization header must be `Bearer <token>`")
     offered = (name.strip() for name in headers.get("sec-websocket-protocol", "").split(","))
     return next((name.removeprefix(BEARER_PROTOCOL) for name in offered if name.startswith(BEARER_PROTOCOL)), None)
 
 
 def check_local(headers: Headers, *, plain_get: bool = False) -> None:
-    """A page of another site that a browser on this machine shows must not reach us, by whatever name it calls us.
+    """Refuse pages of other sites in a browser on this machine, whatever host name they use.
 
-    Other servers on this machine are other sites, too: agents start them, and their pages are not ours.
+    Other servers on this machine are other sites, too: agents may start them.
     """
     host = headers.get("host", "")
     if not is_local(host):
-        raise Forbidden("without tokens only this machine is served, by the name localhost", where="Host", hint=_HINT)
+        raise Forbidden("without tokens, only this machine is served, as localhost", where="Host", hint=_HINT)
     origin = headers.get("origin")
     if origin is not None and not _is_origin_of(origin, host):
         raise Forbidden("cross-site requests are not allowed", where="Origin", hint=_HINT)
@@ -119,7 +135,7 @@ def check_local(headers: Headers, *, plain_get: bool = False) -> None:
 
 
 def check_page_body(headers: Headers) -> None:
-    """A page names JSON as such: browsers send it to no other site before they have asked that site."""
+    """Require a JSON content type of pages: browsers send that to another site only after asking it."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if headers.get("origin") is not None and kind != "application/json":
         raise Forbidden("a page must send application/json", where="Content-Type", hint="Set the Content-Type.")

@@ -24,7 +24,7 @@ class TokenInfo(msgspec.Struct, frozen=True):
 
 
 class NewToken(msgspec.Struct, frozen=True):
-    """A token just made: the only time that its secret is seen."""
+    """A new token: the only time that its secret is shown."""
 
     id: str
     name: str
@@ -36,12 +36,12 @@ class NewToken(msgspec.Struct, frozen=True):
     expires_at: float | None
 
     def __repr__(self) -> str:
-        """Without the secret, which has no place in a log or a traceback."""
+        """Without the secret, which must not appear in a log or a traceback."""
         return f"NewToken(id={self.id!r}, name={self.name!r}, scopes={self.scopes!r})"
 
 
 class Me(msgspec.Struct, frozen=True):
-    """Who the caller is to a server, and what time it is there."""
+    """The caller's identity on a server, and the server's time."""
 
     workspace: str
     scopes: list[str]

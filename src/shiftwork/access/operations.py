@@ -1,17 +1,16 @@
-"""Tokens: which callers a server admits, to which workspace, with which scopes. A secret is shown once, never kept."""
+"""Tokens: the callers that a server admits, with workspace and scopes. A secret is shown once and never stored."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import math
-import re
-import secrets
 from collections.abc import Sequence
 
 import msgspec
 
 from shiftwork.access.api import Tokens
+from shiftwork.access.authenticator import id_in, make_secret
 from shiftwork.access.model import NewToken, TokenInfo
 from shiftwork.access.scopes import SCOPES
 from shiftwork.engine.engine import Caller, Engine
@@ -21,25 +20,9 @@ from shiftwork.model.times import Time, epoch
 from shiftwork.operation.local import Call, implements, reading, transaction
 from shiftwork.store.store import Row, Tx
 
-ID_LENGTH = 12
-_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"
-_SECRET = re.compile(rf"sw_([{_LETTERS}]{{{ID_LENGTH}}})_[A-Za-z0-9_-]{{43}}")
-
-
-def make_secret() -> tuple[str, str]:
-    """A token's id and its secret, in which the id stands: with it a secret that was found somewhere can be revoked."""
-    token_id = "".join(secrets.choice(_LETTERS) for _ in range(ID_LENGTH))
-    return token_id, f"sw_{token_id}_{secrets.token_urlsafe(32)}"
-
-
-def id_in(secret: str) -> str | None:
-    """The id of the token that this may be the secret of."""
-    match = _SECRET.fullmatch(secret)
-    return match[1] if match else None
-
 
 def digest(secret: str) -> str:
-    """What is kept of a secret. It is long and random, so that a fast hash is enough."""
+    """The stored hash of a secret. The secret is long and random, so a fast hash is enough."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -55,7 +38,7 @@ async def create_token(call: Call, name: str, scopes: Sequence[str], *, expires_
         raise ConflictError(
             f"this request has made the token {info.id} already; its secret is not stored",
             token=info.id,
-            hint="Revoke that token, and make another under a new key.",
+            hint="Revoke that token, and create another with a new key.",
         )
     return NewToken(
         id=info.id,
@@ -81,7 +64,7 @@ async def _keep_token(
     expires_at: float | None,
 ) -> TokenInfo:
     if expires_at is not None and expires_at <= tx.now:
-        raise InputError("a token cannot expire before it is made", where="expires_at")
+        raise InputError("a token cannot expire before it is created", where="expires_at")
     await engine.settings_cache.add(tx, workspace)
     await tx.run(
         "insert_token",
@@ -125,7 +108,7 @@ async def list_tokens(tx: Tx, engine: Engine, caller: Caller, workspace: str) ->
 
 
 async def find_token(engine: Engine, secret: str) -> TokenInfo | None:
-    """The live token with this secret, of any workspace; None when it is not known, has expired or was revoked."""
+    """The live token with this secret, of any workspace; None if it is unknown, expired or revoked."""
     token_id = id_in(secret)
     return None if token_id is None else await engine.store.read(lambda tx: _find(tx, token_id, secret))
 

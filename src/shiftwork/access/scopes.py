@@ -6,21 +6,24 @@ from collections.abc import Collection
 from typing import Final
 
 MEANING: dict[str, str] = {
-    "read": "look at everything of the workspace; change nothing",
-    "submit": "bring work in",
-    "work": "claim tasks, and write under claims that were made with the same token",
+    "read": "read everything of the workspace; change nothing",
+    "submit": "submit work",
+    "work": "claim tasks, and write under claims made with the same token",
     "operate": "cancel, change, review, pause and purge; with `work`, write under any claim",
-    "admin": "everything of the workspace: also settings and tokens",
+    "admin": "everything of the workspace, including settings and tokens",
     "server": "the server itself: snapshots, quotas and the settings all workspaces share; no other scope includes it",
 }
 
 SCOPES = tuple(MEANING)
 SERVER: Final = "server"
-"""Of the operator of a server. A workspace's admin neither has it nor gives it: tenants of one server are strangers."""
+"""The scope of a server's operator. A workspace's admin neither has nor grants it: tenants must not affect each
+other."""
 
 
 def allows(scopes: Collection[str], needed: str) -> bool:
-    """Whether these scopes allow what needs one: admin allows all of its workspace, and every scope allows reading."""
+    """Whether these scopes include the required one: admin includes all of its workspace, and every scope includes
+    reading.
+    """
     if needed == "read":
         return any(scope in MEANING for scope in scopes)
     return needed in scopes or (needed != SERVER and "admin" in scopes)

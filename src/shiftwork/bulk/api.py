@@ -39,8 +39,8 @@ class Bulk(Namespace, name="bulk", group="Tasks"):
         """Change a page of the tasks that match, in one transaction; with `dry_run`, only count all of them.
 
         Repeat with `after` and `as_of` from the answer until `next` is null. Without `status`, cancel takes tasks that
-        have not ended, retry takes dead letters and failed tasks, set_priority takes tasks that no one holds, and purge
-        takes those that wait. `set_priority` needs `priority`. The filter needs at least one condition.
+        have not ended, retry takes dead letters and failed tasks, set_priority takes unclaimed tasks, and purge takes
+        waiting ones. `set_priority` needs `priority`. The filter needs at least one condition.
         """
 
     async def cancel(
@@ -62,7 +62,7 @@ class Bulk(Namespace, name="bulk", group="Tasks"):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> BulkResult:
-        """Try all dead letters and failed tasks that match again, with fresh attempts."""
+        """Retry all matching dead letters and failed tasks, with fresh attempts."""
         return await self._run("retry", where, progress, dry_run=dry_run, reason=note)
 
     async def set_priority(
@@ -74,7 +74,7 @@ class Bulk(Namespace, name="bulk", group="Tasks"):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> BulkResult:
-        """Change the priority of all tasks that match and that no one holds."""
+        """Change the priority of all matching unclaimed tasks."""
         return await self._run("set_priority", where, progress, dry_run=dry_run, priority=priority, reason=note)
 
     async def purge(
@@ -93,7 +93,7 @@ class Bulk(Namespace, name="bulk", group="Tasks"):
         reason: str | None = None,
         priority: float | None = None,
     ) -> BulkResult:
-        """Page after page. What was done stays done: after a crash the same call does the rest."""
+        """Run page after page. Finished pages stay: after a crash, the same call does the rest."""
         known: dict[str, Any] = {"reason": reason, "priority": priority}
         page = await self.page(action, where, dry_run=dry_run, **known)
         if dry_run:

@@ -1,4 +1,4 @@
-"""What a bulk change does: it looks for a page of tasks, and changes them in one transaction."""
+"""Implements bulk changes: finds a page of tasks, and changes them in one transaction."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MEANT: dict[str, frozenset[str]] = {
     "set_priority": frozenset(WAITING),
     "purge": frozenset(WAITING),
 }
-"""States that are meant where the filter names none."""
+"""The default states of each action."""
 
 POSSIBLE: dict[str, frozenset[str]] = {**MEANT, "cancel": frozenset(STORED) - FINAL, "purge": frozenset(STORED)}
-"""States that the action can be done in at all."""
+"""The states in which each action is possible."""
 
 
 class Change(NamedTuple):
-    """What is to be done with the tasks of a page."""
+    """The change of a page's tasks."""
 
     action: Action
     reason: str | None
@@ -44,11 +44,11 @@ class Change(NamedTuple):
 
 
 class FoundPage(NamedTuple):
-    """The tasks of a page, as they were looked for."""
+    """The tasks of a page, as they were found."""
 
     ids: list[str]
     statuses: Sequence[str]
-    """States that are meant."""
+    """The selected states."""
     is_full: bool
     as_of: float
     lag: int
@@ -105,9 +105,9 @@ async def _count(tx: Tx, workspace: str, action: Action, wanted: CheckedFilter, 
 
 
 async def _apply(tx: Tx, engine: Engine, caller: Caller, workspace: str, wanted: Change, found: FoundPage) -> BulkPage:
-    """Change those that are still in a state that is meant; the others have moved on since they were looked for.
+    """Change those still in a selected state; the others have moved on since they were found.
 
-    The whole answer is made here, so that a request that is sent again gets the same, with where to go on.
+    The whole answer is built here, so that a repeated request gets the same one, including the next cursor.
     """
     locked = await UnitOfWork(tx, engine, caller).lock(found.ids)
     before = {row.id: str(row.status) for row in locked}
@@ -130,7 +130,7 @@ async def _apply(tx: Tx, engine: Engine, caller: Caller, workspace: str, wanted:
 
 def _moved(task_id: str, status: str | None) -> Outcome:
     shown = ids.show_task(task_id)
-    return Outcome(shown, error=WrongState(f"task {shown} is {status or 'gone'} by now", task_id=shown, status=status))
+    return Outcome(shown, error=WrongState(f"task {shown} is now {status or 'gone'}", task_id=shown, status=status))
 
 
 async def _do(

@@ -1,10 +1,10 @@
-"""The command line: every command calls a verb of the queue and shows its answer, as text or as JSON."""
+"""The command line: every command calls an operation of the queue and prints its answer as text or JSON."""
 
 import sys
 
 try:
     from shiftwork.cli.root import main
-except KeyboardInterrupt:  # a person who did not wait for the program to be loaded wants no traceback
+except KeyboardInterrupt:  # no traceback if the program is interrupted while it loads
     sys.exit(130)
 
 __all__ = ["main"]

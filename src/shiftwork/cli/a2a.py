@@ -40,7 +40,7 @@ from shiftwork.model.errors import InputError
     "--public-url",
     metavar="URL",
     callback=filled,
-    help="How clients reach this server, where a proxy is in front of it; for the card.",
+    help="The address at which clients reach this server through a proxy; for the card.",
 )
 @click.option(
     "--max-wait",
@@ -48,7 +48,7 @@ from shiftwork.model.errors import InputError
     type=values.duration,
     default="10m",
     show_default=True,
-    help="How long a call waits at most for the end of the work.",
+    help="The longest time that a call waits for the work to end.",
 )
 @click.option("--private-push", is_flag=True, help="Allow push notifications to addresses that are not public.")
 def a2a(*, card_file: Path, place: tuple[str, int], **given: Any) -> Answer:
@@ -76,7 +76,7 @@ def a2a(*, card_file: Path, place: tuple[str, int], **given: Any) -> Answer:
 
 
 def _announce(shell: Shell, url: str) -> None:
-    """One line, for anyone who started it and waits to know the port."""
+    """Print one line with the address, which a starting program may wait for."""
     line = json.dumps({"card": url}) if shell.json else f"The agent card is at {url}. Ctrl-C stops it."
     click.echo(line)
     sys.stdout.flush()

@@ -39,7 +39,7 @@ def accounts() -> None:
 @accounts.command("list")
 @with_queue()
 async def list_accounts(shell: Shell, queue: AnyQueue) -> Answer:
-    """List the accounts with how far each of their windows is used."""
+    """List the accounts, and how far each of their windows is used."""
     found = await queue.accounts.list()
     _show(shell, found, queue.now())
     return None
@@ -91,9 +91,9 @@ async def set_account(
 @click.argument("account")
 @with_queue()
 async def remove(shell: Shell, queue: AnyQueue, *, provider: str, account: str) -> Answer:
-    """Forget the windows of an account."""
+    """Remove the windows of an account."""
     removed = await queue.accounts.remove(provider, account)
-    text = "its windows are forgotten" if removed else "had no windows"
+    text = "windows removed" if removed else "had no windows"
     named = {"provider": provider, "account": account, "removed": removed}
     shell.answer(named, lambda: click.echo(f"{printing.clean(provider)} {printing.clean(account)}: {text}"))
     return None
@@ -104,9 +104,9 @@ async def remove(shell: Shell, queue: AnyQueue, *, provider: str, account: str) 
 @click.argument("account")
 @with_queue()
 async def renew(shell: Shell, queue: AnyQueue, *, provider: str, account: str) -> Answer:
-    """Let an account be used again whose credentials were refused, once you have renewed them."""
+    """Use an account again after renewing credentials that were refused."""
     renewed = await queue.accounts.renew(provider, account)
-    text = "is used again" if renewed else "did not rest"
+    text = "is in use again" if renewed else "was not held back"
     named = {"provider": provider, "account": account, "renewed": renewed}
     shell.answer(named, lambda: click.echo(f"{printing.clean(provider)} {printing.clean(account)} {text}"))
     return None

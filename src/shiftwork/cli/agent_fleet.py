@@ -26,7 +26,7 @@ def agents() -> None:
 @agents.command("list")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue) -> Answer:
-    """List the agents with what they hold, can do and may spend."""
+    """List the agents with their claims, abilities and budgets."""
     found = await queue.agents.list()
     now = queue.now()
     columns = ["agent", "status", "holds", "types", "capabilities", "models", "left", "spent", "seen"]
@@ -60,9 +60,9 @@ def _status_command(name: str, status: AgentStatus, text: str) -> None:
     agents.command(name)(click.argument("agent")(change))
 
 
-_status_command("drain", "draining", "Let an agent finish what it holds and give it nothing new.")
+_status_command("drain", "draining", "Let an agent finish the tasks it holds, and give it no new ones.")
 _status_command("activate", "active", "Let an agent take work again.")
-_status_command("offline", "offline", "Note that an agent is away.")
+_status_command("offline", "offline", "Mark an agent as offline.")
 
 
 @agents.command()
@@ -71,7 +71,7 @@ _status_command("offline", "offline", "Note that an agent is away.")
 @click.option("--no-limit", is_flag=True, help="No budget.")
 @with_queue()
 async def budget(shell: Shell, queue: AnyQueue, *, agent: str, usd: float | None, no_limit: bool) -> Answer:
-    """Set what an agent may still spend, in dollars."""
+    """Set an agent's remaining budget, in dollars."""
     if (usd is None) != no_limit:
         raise click.UsageError("give either USD or --no-limit", click.get_current_context())
     await queue.agents.set_budget(agent, usd)

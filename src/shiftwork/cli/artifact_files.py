@@ -30,9 +30,9 @@ def artifacts() -> None:
 @artifacts.command()
 @click.argument("source", metavar="FILE", type=values.source)
 @click.option("--task", metavar="TASK", help="The task it is an input of.")
-@click.option("--claim", metavar="TOKEN", help="The claim it was made under.")
+@click.option("--claim", metavar="TOKEN", help="The claim under which it was made.")
 @click.option("--name", help="Its name [default: the file's name].")
-@click.option("--media-type", help="[default: what its name lets expect].")
+@click.option("--media-type", help="[default: derived from its name].")
 @with_queue(create=True)
 async def put(
     shell: Shell,
@@ -44,7 +44,7 @@ async def put(
     name: str | None,
     media_type: str | None,
 ) -> Answer:
-    """Keep a file, or what comes on standard input (-), and print its id."""
+    """Store a file, or standard input (-), and print its id."""
     speaker = queue if shell.actor or claim is None else queue.as_caller("system")
     kept = await speaker.artifacts.put(source, name=name, media_type=media_type, task=task, token=claim)
     shell.answer(kept, lambda: click.echo(kept.id))
@@ -86,7 +86,7 @@ def _removed_unless_moved(file: Path) -> Iterator[Path]:
 
 
 def _move(written: Path, path: Path) -> None:
-    """In its place, with the rights that any new file has here."""
+    """Move the file into place, with the usual permissions of new files."""
     mask = os.umask(0)
     os.umask(mask)
     try:
@@ -106,7 +106,7 @@ async def _copy(queue: AnyQueue, artifact_id: str, file: BinaryIO) -> None:
 @click.argument("artifact_id", metavar="ID")
 @with_queue()
 async def show_artifact(shell: Shell, queue: AnyQueue, *, artifact_id: str) -> Answer:
-    """Show what is known of an artifact."""
+    """Show an artifact's facts."""
     found = await queue.artifacts.info(artifact_id)
 
     def text() -> None:
@@ -143,7 +143,7 @@ def _row(each: Attached) -> tuple[object, ...]:
 @click.argument("task", metavar="TASK")
 @with_queue()
 async def inputs(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
-    """List what a task's references lead to, as its agent gets it."""
+    """List a task's inputs, as its agent gets them."""
     found = await queue.artifacts.inputs(task)
     rows = [(each.ref, each.kind, each.status, each.size, each.media_type) for each in found]
     columns = ["reference", "kind", "status", "size", "media type"]

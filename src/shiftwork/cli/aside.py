@@ -1,4 +1,4 @@
-"""Keeps standard output for one document: whatever else is printed meanwhile goes to standard error."""
+"""Reserves standard output for one document: all other output goes to standard error."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ STDOUT, STDERR = 1, 2
 
 @contextmanager
 def printed_aside() -> Iterator[Callable[[Any], None]]:
-    """What is printed within it goes aside, by programs that are started too; what it yields prints the document."""
+    """Redirect output inside the block, also of child processes; yields a function that prints the document."""
     stream = sys.stdout
     stream.flush()
     ours = os.dup(STDOUT)
     aside = os.dup(STDERR) if sys.stderr is not None else os.open(os.devnull, os.O_WRONLY)
 
     def document(value: Any) -> None:
-        stream.flush()  # anyone who has kept the stream may have printed there
+        stream.flush()  # code that kept the stream may have printed there
         with _stdout_is(ours), redirect_stdout(stream):
             printing.document(value)
 

@@ -1,4 +1,4 @@
-"""`batches`: work that was sent to a provider together."""
+"""`batches`: tasks sent to a provider in batches."""
 
 from __future__ import annotations
 

@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def bridge() -> None:
-    """Show the queue to other systems in their own files and streams, and take in what they do."""
+    """Mirror the queue in the files and streams of other systems, and take over their changes."""
 
 
 @bridge.command()
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, resolve_path=True, path_type=Path))
-@click.option("--import", "take_new", is_flag=True, help="First submit the tasks that only the files know.")
-@click.option("--two-way", is_flag=True, help="Read what scripts write into the files, and claim under their lock.")
+@click.option("--import", "take_new", is_flag=True, help="First submit the tasks that are only in the files.")
+@click.option("--two-way", is_flag=True, help="Read scripts' changes of the files, and claim under their lock.")
 @click.option("--once", is_flag=True, help="Bring both up to date, then end.")
 @click.option("--most", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Tasks in each file.")
 def loki(**options: Any) -> Answer:
-    """Keep the files of DIR, a `.loki` folder, as the queue is, until stopped.
+    """Mirror the queue in the files of DIR, a `.loki` folder, until stopped.
 
-    --two-way holds until the setting claim_folder is unset, also while no bridge runs.
+    --two-way stays in force until the setting claim_folder is unset, even while no bridge runs.
     """
     logs.set_up(json=False)
     return asyncio.run(_loki(current(), **options))
@@ -62,7 +62,7 @@ async def _loki(shell: Shell, *, folder: Path, take_new: bool, two_way: bool, on
 
 
 def _warn(settings: Settings) -> None:
-    """What keeps scripts from working here, or from keeping what they have claimed."""
+    """Problems that keep scripts from working here, or from keeping their claims."""
     silence = settings.heartbeat_timeout_sec
     if settings.lease.mode == "heartbeat" and silence is not None:
         what = f"scripts send no heartbeats, and work is taken away after {silence:g} s of silence"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def outcomes(shell: Shell, done: list[Outcome]) -> int:
-    """What became of each; the exit code is that of the first that was refused."""
+    """Print the outcome of each task; the exit code is that of the first refusal."""
     refused = [outcome.error for outcome in done if outcome.error is not None]
 
     def text() -> None:
@@ -50,10 +50,10 @@ def show_outcome(shell: Shell, outcome: Outcome) -> None:
     type=values.payload_part,
     callback=values.merged,
     metavar="KEY=TEXT|KEY:=JSON|JSON",
-    help="The whole payload this time, written as for submit. Repeatable.",
+    help="The whole new payload, written as for submit. Repeatable.",
 )
-@click.option("--model", metavar="NAME", help="With this model, where an agent has it.")
-@click.option("--downstream", is_flag=True, help="Everything in its DAG that depends on it, too.")
+@click.option("--model", metavar="NAME", help="Use this model, if an agent has it.")
+@click.option("--downstream", is_flag=True, help="Also rerun everything in its DAG that depends on it.")
 @with_queue()
 async def rerun(shell: Shell, queue: AnyQueue, *, task: str, **again: Any) -> Answer:
     """Run an ended task again as a new task, and print its id."""

@@ -23,7 +23,7 @@ from shiftwork.model.errors import (
 
 
 class ExitCode(IntEnum):
-    """What a shell script can tell apart."""
+    """Exit codes that a shell script can distinguish."""
 
     OK = 0
     FAILED = 1
@@ -42,17 +42,17 @@ class ExitCode(IntEnum):
 MEANING: dict[ExitCode, str] = {
     ExitCode.OK: "done",
     ExitCode.FAILED: "failed: `doctor` found an error, `migrate --check` found work to do, `claim` did not get "
-    "the lock of the queue's file, the answer could not be written, or a person said no",
-    ExitCode.USAGE: "the command line or what it was given cannot be used; nothing was changed",
+    "the lock of the queue's file, the answer could not be written, or a person declined",
+    ExitCode.USAGE: "the command line or its input is invalid; nothing was changed",
     ExitCode.NOT_FOUND: "there is no such task, DAG, agent, dead letter, effect, alert or token",
-    ExitCode.CONFLICT: "the request was fine, but the state of the queue says no",
-    ExitCode.UNAVAILABLE: "the store cannot serve now: it is not there, too old, too new, locked, full, "
+    ExitCode.CONFLICT: "the request is valid, but the state of the queue forbids it",
+    ExitCode.UNAVAILABLE: "the store is unavailable: it is missing, too old, too new, locked, full, "
     "read-only or damaged",
-    ExitCode.FORBIDDEN: "the server does not know who asks, or they may not do this",
+    ExitCode.FORBIDDEN: "the server does not accept the token, or it lacks the scope",
     ExitCode.NO_PROOF: "a fault that `prove` should have injected did not happen, so it is not proven",
     ExitCode.TASK_FAILED: "the task or DAG whose result was waited for failed",
     ExitCode.TASK_CANCELLED: "it was cancelled",
-    ExitCode.NOT_ENDED: "it has not ended in the time given to `--wait`",
+    ExitCode.NOT_ENDED: "it has not ended within the time given to `--wait`",
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
 }
 

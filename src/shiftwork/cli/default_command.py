@@ -19,7 +19,7 @@ _CONDITIONS = frozenset({"version"})
 """Parameters that only programs use."""
 
 _WORDS = (str, int, float)
-"""What a list holds where the option is given once for each item; a list of anything else is one JSON value."""
+"""Item types for which the option is repeated; a list of anything else is one JSON value."""
 
 
 def commands_of(namespace: str) -> dict[str, click.Command]:
@@ -31,7 +31,7 @@ def commands_of(namespace: str) -> dict[str, click.Command]:
 
 
 def _command_name(method: str) -> str:
-    """`get` answers a program, and shows a thing to a person."""
+    """The command `show` for the operation `get`."""
     return "show" if method == "get" else method.replace("_", "-")
 
 
@@ -76,7 +76,7 @@ def _parameter(operation: Operation, name: str) -> click.Parameter:
 
 
 def _kind(hint: Any) -> tuple[Any, str | None]:
-    """The type of a value without its bounds and without None, and what is said about it."""
+    """The type of a value without its bounds and None, and its description."""
     if get_origin(hint) is Annotated:
         inner, *notes = get_args(hint)
         stated = next((note.description for note in notes if isinstance(note, msgspec.Meta) and note.description), None)
@@ -100,7 +100,7 @@ def _click_type(name: str, kind: Any) -> Any:
 
 
 def show(answer: Any) -> None:
-    """An answer as people read it."""
+    """An answer as text."""
     if isinstance(answer, list):
         _show_list(answer)
     elif isinstance(answer, msgspec.Struct):

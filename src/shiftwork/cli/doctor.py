@@ -1,4 +1,4 @@
-"""`doctor`: checks what keeps a queue from working, and prints hints."""
+"""`doctor`: checks for problems of a queue, and prints hints."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from shiftwork.model import ids
 from shiftwork.model.errors import Forbidden, ShiftworkError, StoreNeedsMigration, StoreNewer
 from shiftwork.model.states import CLAIMED_STATES, State
 from shiftwork.model.text import without_secrets
+from shiftwork.observe import kept_counts
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -39,11 +40,11 @@ BRIDGE_SILENT_SEC = 60.0
 INSTALL_REDIS = "pip install 'shiftwork[redis]'"
 START_REDIS = "Start it, or correct SHIFTWORK_REDIS_URL; work resumes when it is back."
 ROOM, ENOUGH = 2**20, 100 * 2**20
-"""Bytes: what must go onto the disk now, and below what it is soon full."""
+"""Bytes that must fit on the disk now, and below which it counts as nearly full."""
 
 RESTORE = "Keep the file and restore a snapshot or a copy into a new one: shiftwork restore"
 PAGE, PAGES = 1000, 10
-"""How many waiting tasks are looked at for missing dependencies."""
+"""How many waiting tasks are checked for missing dependencies."""
 
 OLD_TRANSACTIONS = """
 select pid, coalesce(nullif(application_name, ''), usename, '') as who, state,
@@ -55,10 +56,10 @@ from pg_stat_activity where datname = current_database() and pid <> pg_backend_p
 NEEDS_SOMEONE = {
     *("no_agent", "agents_away", "agents_silent", "breaker_open", "budget", "cooldown", "paused", "unknown"),
 }
-"""Causes that are worth a warning also while other work runs."""
+"""Causes worth a warning even while other work runs."""
 
 NEARLY = 0.9
-"""So much of a quota is worth a warning."""
+"""The share of a quota that is worth a warning."""
 
 
 class Finding(NamedTuple):
@@ -96,7 +97,7 @@ async def examine(shell: Shell) -> list[Finding]:
 async def _checked_in_each(
     name: str, check: Callable[[Queue], Awaitable[list[Finding]]], queue: Queue
 ) -> list[Finding]:
-    """A check of the workspace where it is; one of the database itself in each database of a map."""
+    """Run checks of a workspace in its database, and checks of databases in each database of a map."""
     if queue.routes is None or name not in OF_DATABASES:
         return await _checked(name, check(queue))
     found = []
@@ -106,7 +107,7 @@ async def _checked_in_each(
 
 
 async def examine_server(shell: Shell) -> list[Finding]:
-    """What can be seen of a queue behind a server; its files and database are the server's."""
+    """Check what is visible through a server; files and database are the server's."""
     began = time.monotonic()
     try:
         queue = await shell.open()
@@ -137,7 +138,7 @@ async def _server(queue: AnyQueue, began: float) -> list[Finding]:
 
 
 def _address(shell: Shell) -> Finding:
-    """Which queue is meant: one of another folder is the commonest reason why a task cannot be found."""
+    """Show which queue is used: a queue of another folder is the most common reason for a missing task."""
     what = f"{without_password(shell.store)}, from {shell.address.store.source}"
     if _file(shell.store) is not None and shell.address.store.source == DEFAULT:
         return Finding(
@@ -153,7 +154,9 @@ def _place(url: str) -> list[Finding]:
         return []
     folder = file.parent
     if not folder.is_dir():
-        return [Finding("error", "folder", f"{folder} does not exist", "Make it, or name another place with --store.")]
+        return [
+            Finding("error", "folder", f"{folder} does not exist", "Create it, or name another place with --store.")
+        ]
     if not os.access(folder, os.W_OK):
         return [Finding("error", "folder", f"{folder} is not writable", f"Make it writable: chmod u+w {folder}")]
     return [Finding("ok", "folder", f"{folder} is writable"), _room(folder)]
@@ -167,7 +170,7 @@ def _file(url: str) -> Path | None:
 
 
 def _room(folder: Path) -> Finding:
-    """Whether something can be written there: a quota or a limit stops a write where the disk has room, too."""
+    """Whether the folder is writable: a quota or a limit can stop writes although the disk has room."""
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(bytes(ROOM))
@@ -175,7 +178,7 @@ def _room(folder: Path) -> Finding:
             os.fsync(probe.fileno())
     except OSError as error:
         what = f"{ROOM >> 20} MiB cannot be written into {folder}: {error.strerror}"
-        return Finding("error", "disk", what, "Free disk space, or raise the limit; what was acknowledged is safe.")
+        return Finding("error", "disk", what, "Free disk space, or raise the limit; acknowledged work is safe.")
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     if free < ENOUGH:
@@ -200,7 +203,7 @@ async def _engine(queue: Queue) -> list[Finding]:
 
 
 async def _ask(dsn: str, query: str, *values: Any) -> list[Any]:
-    """What the server itself says, outside of the queue's tables."""
+    """Run checks of the server itself, outside the queue's tables."""
     import asyncpg  # noqa: PLC0415  # an extra
 
     from shiftwork.store.postgres_connecting import open_connection  # noqa: PLC0415  # likewise
@@ -220,8 +223,8 @@ async def _clock(queue: AnyQueue) -> list[Finding]:
     jobs = await queue.control.maintenance()
     newest = max((job.last_run_at or 0.0 for job in jobs), default=0.0)
     if newest > queue.now() + CLOCK_BACK_SEC:
-        what = f"the clock went back: maintenance last ran at {printing.when(newest)}, which is still to come"
-        return [Finding("error", "clock", what, "Start a worker or a server: it lets all times count from now.")]
+        what = f"the clock went back: maintenance last ran at {printing.when(newest)}, which is in the future"
+        return [Finding("error", "clock", what, "Start a worker or a server: it corrects the times.")]
     offset = queue.now() - time.time()
     if abs(offset) < CLOCK_OFF_SEC:
         ok = Finding("ok", "clock", f"{offset * 1000:+.0f} ms from the store's")
@@ -236,12 +239,12 @@ def _is_recent_step(job: MaintenanceJob, now: float) -> bool:
 
 def _went_back(job: MaintenanceJob, now: float) -> Finding:
     by, at = job.counts.get("back_sec", 0), printing.ago(job.last_run_at, now)
-    what = f"the clock went back by {by} s ({at}); what was held or waited counts from then"
-    return Finding("warning", "clock", what, "Let the time be slewed, not stepped: chrony or systemd-timesyncd.")
+    what = f"the clock went back by {by} s ({at}); claims and waits count from then"
+    return Finding("warning", "clock", what, "Slew the clock instead of stepping it: chrony or systemd-timesyncd.")
 
 
 async def _waiting(queue: AnyQueue) -> list[Finding]:
-    """What keeps ready work from running, and all that waits where nothing runs."""
+    """Check what keeps ready work from running, and all waiting work if nothing runs."""
     waiting = await queue.control.blocked()
     causes = [cause for cause in waiting.causes if waiting.is_idle or cause.kind in NEEDS_SOMEONE]
     found = [Finding("warning", "waiting", blocked.sentence(cause), _hint(cause)) for cause in causes]
@@ -279,7 +282,7 @@ async def _missing(queue: Queue, roots: list[str]) -> list[Any]:
 
 
 async def _maintenance(queue: AnyQueue) -> list[Finding]:
-    """Without maintenance no dead worker is noticed, and no retry comes back."""
+    """Check that maintenance runs: without it, dead workers go unnoticed and retries never run."""
     counts = (await queue.status()).counts
     waiting = sum(counts.get(state, 0) for state in [*CLAIMED_STATES, State.RETRYING])
     jobs = await queue.control.maintenance()
@@ -289,7 +292,7 @@ async def _maintenance(queue: AnyQueue) -> list[Finding]:
         return _late(jobs, last, queue.now()) + _resting(jobs) or [Finding("ok", "maintenance", ran)]
     ran = printing.when(last) if last else "never"
     tasks = "1 task is" if waiting == 1 else f"{waiting} tasks are"
-    what = f"{tasks} held or waiting for a retry, and maintenance last ran {ran}"
+    what = f"{tasks} claimed or waiting for a retry, and maintenance last ran {ran}"
     return [Finding("warning", "maintenance", what, "Start a worker, or run `shiftwork maintenance --run` from cron.")]
 
 
@@ -298,7 +301,7 @@ def _late(jobs: list[MaintenanceJob], last: float, now: float) -> list[Finding]:
     late = [f"{job.name} ({job.late_sec:.0f} s)" for job in jobs if job.late_sec]
     if not late or now - last >= JOBS_LATE_SEC:
         return []
-    what = f"maintenance has run lately, but these jobs are late: {', '.join(late)}"
+    what = f"maintenance has run recently, but these jobs are late: {', '.join(late)}"
     return [Finding("warning", "maintenance", what, "See the log of the servers and workers.")]
 
 
@@ -308,6 +311,21 @@ def _resting(jobs: list[MaintenanceJob]) -> list[Finding]:
         Finding("ok", "maintenance", f"silent agents keep their work until {printing.when(job.rests_until)}: {job.why}")
         for job in rests
     ]
+
+
+async def _counts(queue: Queue) -> list[Finding]:
+    """Finished tasks are counted from the log: compare with the rows, and set it right."""
+    store = queue.engine.store
+    _, wrong = await store.read(kept_counts.difference)
+    if not wrong:
+        return [Finding("ok", "counts", "finished tasks are counted as there are")]
+    tasks = sum(map(abs, wrong.values()))
+    mark = await store.read(kept_counts.read_mark)
+    if mark is None or not mark.whole:
+        return [Finding("ok", "counts", "finished tasks are not counted yet; the maintenance job `counts` does it")]
+    repaired = await kept_counts.repair(store)
+    what = f"the counts of finished tasks differed from the rows by {tasks}"
+    return [Finding("warning", "counts", what, "They were corrected." if repaired else "Run this again.")]
 
 
 async def _transactions(queue: Queue) -> list[Finding]:
@@ -328,18 +346,18 @@ async def _transactions(queue: Queue) -> list[Finding]:
 
 
 async def _contracts(queue: Queue) -> list[Finding]:
-    """Whether the last upgrade was ended."""
+    """Whether the last upgrade was completed."""
     from shiftwork.store import migrating  # noqa: PLC0415  # no store for `--help`
 
     left = [migration.title for migration in (await migrating.look(queue.url, contract=True)).needed]
     if not left:
         return [Finding("ok", "upgrade", "complete; older versions are refused")]
-    what = f"not complete, so that programs of the version before can work: {', '.join(left)}"
+    what = f"not complete, so that programs of the previous version can work: {', '.join(left)}"
     return [Finding("warning", "upgrade", what, "When none of them runs, run `shiftwork migrate --contract`.")]
 
 
 async def _indexes(queue: Queue) -> list[Finding]:
-    """Whether each index of the schema is there: without one, a claim reads the whole backlog."""
+    """Whether each index of the schema exists: without one, a claim reads the whole backlog."""
     from shiftwork.store import migrate  # noqa: PLC0415  # no store for `--help`
 
     dialect: Dialect = "sqlite" if getattr(queue.engine.store, "dsn", None) is None else "postgres"
@@ -347,15 +365,15 @@ async def _indexes(queue: Queue) -> list[Finding]:
     found = {row["name"] for row in rows}
     missing = {name: text for name, text in migrate.indexes(dialect).items() if name not in found}
     if not missing:
-        return [Finding("ok", "indexes", "all are there")]
+        return [Finding("ok", "indexes", "all are present")]
     what = f"{len(missing)} of the schema are missing or broken: {', '.join(missing)}"
     schema = getattr(queue.engine.store, "schema", None)
     there = "" if schema is None else f"set search_path = {schema}; "
-    return [Finding("error", "indexes", what, "Make them again: " + there + "; ".join(missing.values()))]
+    return [Finding("error", "indexes", what, "Recreate them: " + there + "; ".join(missing.values()))]
 
 
 async def _content(queue: Queue) -> list[Finding]:
-    """Whether what is in the file can be read. PostgreSQL checks its pages itself."""
+    """Whether the file's contents are readable. PostgreSQL checks its pages itself."""
     file = _file(queue.url)
     if file is None:
         return []
@@ -369,15 +387,13 @@ async def _content(queue: Queue) -> list[Finding]:
 
 
 async def _bridges(queue: Queue) -> list[Finding]:
-    """Whether the bridges of this workspace look, and whether the Redis named in the environment answers."""
+    """Whether the bridges of this workspace poll, and whether the Redis named in the environment answers."""
     found = []
     for bridge in await queue.control.bridges():
         silent = queue.now() - bridge.seen_at
         carried = bridge.unread + bridge.taken + bridge.taken_in
         if silent > BRIDGE_SILENT_SEC and carried:
-            what = (
-                f"bridge {bridge.name} has {carried} entries under way and last polled {printing.when(bridge.seen_at)}"
-            )
+            what = f"bridge {bridge.name} has {carried} open entries and last polled {printing.when(bridge.seen_at)}"
             found.append(Finding("warning", "bridges", what, "Start it again: shiftwork bridge redis"))
     if url := os.environ.get("SHIFTWORK_REDIS_URL"):
         found.append(await _redis(url))
@@ -403,14 +419,14 @@ async def _redis(url: str) -> Finding:
 
 
 async def _databases(queue: AnyQueue) -> list[Finding]:
-    """Each database of a map. A queue on one has nothing to say here."""
+    """Check each database of a map; skipped for a single database."""
     return [_database(each) for each in await queue.workspaces.databases() if each.name is not None]
 
 
 def _database(found: DatabaseInfo) -> Finding:
     name = f"database {found.name}"
     if found.state != "up":
-        what = f"{found.error}; its {found.workspaces} workspaces are refused meanwhile"
+        what = f"{found.error}; calls to its {found.workspaces} workspaces are refused"
         return Finding("error", name, what, "Start it, or correct its address in the map.")
     if found.maintenance_late_sec:
         what = f"its maintenance is {found.maintenance_late_sec:.0f} s late"
@@ -420,7 +436,7 @@ def _database(found: DatabaseInfo) -> Finding:
 
 
 async def _quotas(queue: AnyQueue) -> list[Finding]:
-    """Workspaces that soon cannot submit any more."""
+    """Check for workspaces that soon cannot submit any more."""
     found = []
     for quota in await queue.quotas.list():
         for name, used, most in (("tasks", quota.tasks, quota.max_tasks), ("bytes", quota.bytes, quota.max_bytes)):
@@ -442,11 +458,12 @@ CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "databases": _databases,
     "quotas": _quotas,
     "bridges": _bridges,
+    "counts": _counts,
     "transactions": _transactions,
 }
 
-OF_DATABASES = {"store", "upgrade", "indexes", "transactions"}
-"""Checks that are made in each database of a map."""
+OF_DATABASES = {"store", "upgrade", "indexes", "counts", "transactions"}
+"""Checks made in each database of a map."""
 
 CHECKS_OF_SERVERS: dict[str, Callable[[AnyQueue], Awaitable[list[Finding]]]] = {
     "clock": _clock,
@@ -455,4 +472,4 @@ CHECKS_OF_SERVERS: dict[str, Callable[[AnyQueue], Awaitable[list[Finding]]]] = {
     "databases": _databases,
     "quotas": _quotas,
 }
-"""What a server tells; the rest is checked where its store is."""
+"""Checks possible through a server; the rest needs its store."""

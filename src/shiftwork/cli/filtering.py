@@ -26,17 +26,17 @@ conditions = together(
     click.option("--status", multiple=True, metavar="STATUS", help="In this state; several with commas. Repeatable."),
     click.option("--type", callback=filled, help="Of this type."),
     click.option("--tag", callback=filled, help="With this tag."),
-    click.option("--agent", callback=filled, help="Held by this agent, or meant for it."),
+    click.option("--agent", callback=filled, help="Held by this agent, or targeted at it."),
     click.option("--issue", callback=filled, help="Of this issue."),
     click.option("--dag", callback=filled, help="Of this DAG."),
     click.option("--since", type=values.past, help="Created since then: ISO time, or 15m, 2h, 3d ago."),
     click.option("--until", type=values.past, help="Created before then: ISO time, or 15m, 2h, 3d ago."),
     click.option(
-        "--search", metavar="TEXT", callback=filled, help="With these words in title, payload, tags or errors."
+        "--search", metavar="TEXT", callback=filled, help="Containing these words in title, payload, tags or errors."
     ),
-    click.option("--failure-reason", metavar="REASON", callback=filled, help="That last failed for this reason."),
+    click.option("--failure-reason", metavar="REASON", callback=filled, help="Whose last failure had this reason."),
 )
-"""Which tasks are meant."""
+"""Selects tasks."""
 
 _confirmation = together(
     click.option("--dry-run", is_flag=True, help="Only count."),
@@ -45,7 +45,7 @@ _confirmation = together(
 
 
 def where(given: dict[str, Any], now: float) -> dict[str, Any]:
-    """The conditions that were typed, as the queue takes them."""
+    """The given conditions, as the queue takes them."""
     names = {"failure_reason": "reason"}
     found = {name: value for name, value in values.given_fields(given, now).items() if name in CONDITIONS}
     return {names.get(name, name): value for name, value in found.items()}
@@ -79,7 +79,7 @@ async def change_all(
 
 
 async def _done_word(queue: AnyQueue, action: Action) -> str:
-    """What became of the tasks; a purge cancels or deletes."""
+    """Print the outcome; a purge cancels or deletes."""
     if action != "purge":
         return _DONE[action]
     mode = next(each.value for each in await queue.settings.list() if each.key == "purge.mode")
@@ -107,7 +107,7 @@ def _is_confirmed(shell: Shell, question: str) -> bool:
 
 
 class _Progress:
-    """How far it is, on a terminal."""
+    """Shows progress on a terminal."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -145,9 +145,7 @@ async def cancel(
     dry_run: bool,
     **given: Any,
 ) -> Answer:
-    """Cancel tasks that have not ended, by their ids or all that match. What depends on them follows, as its settings
-    say.
-    """
+    """Cancel tasks that have not ended, by their ids or all that match. Dependents follow as their settings say."""
     if tasks:
         return changing.outcomes(shell, await queue.batch.cancel(tasks, reason, version=version))
     meant = where(given, queue.now())
@@ -165,7 +163,7 @@ async def cancel(
 async def retry(
     shell: Shell, queue: AnyQueue, *, tasks: tuple[str, ...], note: str | None, yes: bool, dry_run: bool, **given: Any
 ) -> Answer:
-    """Try dead letters and failed tasks again, by their ids or all that match. `rerun` repeats a completed task."""
+    """Retry dead letters and failed tasks, by their ids or all that match. `rerun` repeats a completed task."""
     if tasks:
         return changing.outcomes(shell, [await _retry(queue, task, note) for task in tasks])
     return await change_all(shell, queue, "retry", where(given, queue.now()), yes=yes, dry_run=dry_run, note=note)
@@ -198,7 +196,7 @@ async def priority(
     dry_run: bool,
     **given: Any,
 ) -> Answer:
-    """Set the PRIORITY, 0 (first) to 100 (last), of tasks that no one holds, by their ids or all that match."""
+    """Set the PRIORITY, 0 (first) to 100 (last), of unclaimed tasks, by their ids or all that match."""
     if tasks:
         return changing.outcomes(shell, [await _set_priority(queue, task, priority, note) for task in tasks])
     meant = where(given, queue.now())
@@ -224,9 +222,9 @@ def _any_condition(*, level: str | None, older_than: float | None, **given: Any)
 
 @click.command(cls=Command)
 @conditions
-@click.option("--level", type=click.Choice(["high", "medium", "low"]), help="Of this level of priority.")
+@click.option("--level", type=click.Choice(["high", "medium", "low"]), help="Of this priority level.")
 @click.option("--older-than", type=values.duration, help="Created longer ago than this: 15m, 2h, 3d.")
-@click.option("--held", is_flag=True, help="Also tasks that an agent holds.")
+@click.option("--held", is_flag=True, help="Include claimed tasks.")
 @_confirmation
 @with_queue(check=_any_condition)
 async def purge(

@@ -1,4 +1,4 @@
-"""Groups of commands, and the program: the outermost of them, which ends the process."""
+"""Groups of commands, and the program itself: the outermost group, which ends the process."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from shiftwork.cli.suggesting import suggestion
 from shiftwork.model.errors import ShiftworkError, StoreDamaged, StoreUnavailable
 
 DONE = "The request may have taken effect; check before you repeat it."
-ELSEWHERE = "Change to a folder that is there, or name the queue by its whole path: sqlite:////folder/file.db."
+ELSEWHERE = "Change to an existing folder, or name the queue by its absolute path: sqlite:////folder/file.db."
 NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO})
-"""What the system says, without the name of a file, where an output takes nothing."""
+"""System errors, without a file name, of an output that accepts no data."""
 
 
 class Group(click.Group):
     """Commands under one name, in the order of their declaration.
 
-    A group of a `namespace` has a command for each of its operations: written by hand, or else the default one. Those
-    that another command does are named in `covers`, with that command.
+    A group of a `namespace` has a command for each operation: handwritten, or the default one. `covers` names
+    operations that another command performs.
     """
 
     command_class = Command
@@ -54,7 +54,7 @@ class Group(click.Group):
         return [*self.commands, *(name for name in self._derived if name not in self.commands)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Every command with its whole first sentence, in sections where the group has them."""
+        """Every command with its first sentence, in sections if the group has any."""
         shown = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
         for title, names in self.sections(list(shown)).items():
             rows = [(name, shown[name].get_short_help_str(sys.maxsize)) for name in names if not shown[name].hidden]
@@ -73,7 +73,7 @@ class Group(click.Group):
 def listing(
     namespace: str | None = None, covers: Mapping[str, str] | None = None
 ) -> Callable[[Callable[[], None]], Group]:
-    """A group that alone is its command `list`."""
+    """A group that runs its command `list` by default."""
 
     def make(named: Callable[[], None]) -> Group:
         def alone() -> Answer:
@@ -93,7 +93,7 @@ def listing(
 
 
 class Root(Group):
-    """The program: runs a command, and ends the process with the code its outcome has."""
+    """The program: runs a command, and exits with the code of its outcome."""
 
     def add_section(self, title: str, commands: Sequence[click.Command]) -> None:
         """Commands that help lists under one title."""
@@ -146,8 +146,8 @@ class Root(Group):
             end({"code": "interrupted", "what": "interrupted"}, ExitCode.INTERRUPTED, in_json=in_json)
         except msgspec.ValidationError:
             raise
-        except msgspec.DecodeError as error:  # what a claim handed over is decoded where it is shown
-            damaged = StoreDamaged(f"what is stored is not JSON: {error}")
+        except msgspec.DecodeError as error:  # claimed tasks are decoded when they are shown
+            damaged = StoreDamaged(f"the store contains invalid JSON: {error}")
             end(damaged.as_dict(), code_of(damaged), in_json=in_json)
         except OSError as error:
             if _is_nowhere(error):
@@ -162,7 +162,7 @@ class Root(Group):
 
 
 def _is_nowhere(error: OSError) -> bool:
-    """Whether this runs in a folder that was removed, and something was to be found from there."""
+    """Whether the current folder was removed and the command depends on it."""
     if not isinstance(error, FileNotFoundError) or error.filename is not None:
         return False
     try:
@@ -173,16 +173,16 @@ def _is_nowhere(error: OSError) -> bool:
 
 
 def _let_go() -> None:
-    """What is still to be written goes nowhere: Python would complain of it at the end, with a code of its own."""
-    with suppress(OSError, ValueError):  # an output of a test has no number
+    """Discard unwritten output: Python would report it at exit, with an exit code of its own."""
+    with suppress(OSError, ValueError):  # a test's output has no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write_anything() -> None:
     """A character that the terminal's encoding lacks is written as `?`, not as a traceback.
 
-    An output that was closed (`>&-`) is opened as one that takes nothing: the first file that is opened would get its
-    number, and what is written would be lost without a word.
+    A closed output (`>&-`) is opened as one that accepts nothing: otherwise the next opened file would get its
+    descriptor, and output would go there silently.
     """
     if sys.stdout is None:
         nowhere = os.open(os.devnull, os.O_RDONLY)

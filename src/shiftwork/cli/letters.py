@@ -1,4 +1,4 @@
-"""`dlq`: dead letters, and what a person decides about them."""
+"""`dlq`: dead letters, and people's decisions about them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.option("--all", "reviewed_too", is_flag=True, help="Also those that were decided about.")
-@click.option("--signature", help="Only those that failed alike; see `dlq groups`.")
+@click.option("--all", "reviewed_too", is_flag=True, help="Include decided ones.")
+@click.option("--signature", help="Only those with this signature; see `dlq groups`.")
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
-@click.option("--after", metavar="TASK", help="Go on behind this task.")
+@click.option("--after", metavar="TASK", help="Continue after this task.")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue, **filters: Any) -> Answer:
     """List dead letters that wait for a decision."""
@@ -72,7 +72,7 @@ async def groups(shell: Shell, queue: AnyQueue, *, limit: int) -> Answer:
 @click.argument("task")
 @with_queue()
 async def show_letter(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
-    """Show one dead letter: what was tried, what it cost, what was decided."""
+    """Show one dead letter: its attempts, costs and decisions."""
     found = await queue.get(task)
     letters = [letter for letter in await _letters_from(queue, found.id) if letter.task_id == found.id]
     if not letters:
@@ -89,7 +89,7 @@ async def show_letter(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
 
 
 async def _letters_from(queue: AnyQueue, task_id: str) -> list[DeadLetter]:
-    """The page that begins with this task: the cursor is the id just before it."""
+    """The cursor of the page that begins with this task: the id just before it."""
     before = f"{int((ids.parse(task_id) or '').replace('-', ''), 16) - 1:032x}"
     return await queue.dead_letters.list(reviewed_too=True, after=before, limit=100)
 
@@ -116,7 +116,7 @@ def _letter(letter: DeadLetter) -> None:
 
 
 def _decision(name: Decision, text: str, *more: Decorator) -> None:
-    """One decision as a command over any number of tasks."""
+    """A command that makes one decision about any number of tasks."""
 
     @together(
         click.argument("tasks", metavar="TASK...", nargs=-1, required=True),
@@ -154,18 +154,18 @@ def _decision(name: Decision, text: str, *more: Decorator) -> None:
     dlq.command({"modify_and_retry": "modify"}.get(name, name.replace("_", "-")))(decide)
 
 
-_CHAIN = click.option("--chain", is_flag=True, help="Bring back dependents that were cancelled because of it, too.")
+_CHAIN = click.option("--chain", is_flag=True, help="Also bring back dependents that were cancelled because of it.")
 
-_decision("retry", "Try again now, with fresh attempts.", _CHAIN)
+_decision("retry", "Retry now, with fresh attempts.", _CHAIN)
 _decision(
     "retry_later",
-    "Try again at a time.",
+    "Retry at a time.",
     click.option("--at", type=values.when, required=True, help="ISO time, or from now: 15m, 2h, 3d."),
     _CHAIN,
 )
 _decision(
     "modify_and_retry",
-    "Change fields of the task and try again.",
+    "Change fields of the task and retry.",
     click.option(
         "--change",
         type=values.json_object,
@@ -196,7 +196,7 @@ _decision("escalate", "Leave it open for someone else to decide.")
 async def replay(
     shell: Shell, queue: AnyQueue, *, tasks: tuple[str, ...], payload: dict[str, Any] | None, note: str | None
 ) -> Answer:
-    """Try again now, with the corrected payload if one is given. `abandon` is for those not worth fixing."""
+    """Retry now, with the corrected payload if one is given. `abandon` is for those not worth fixing."""
     from shiftwork.model.outcome import Outcome  # noqa: PLC0415  # no queue for `--help`
 
     decision: Decision = "retry" if payload is None else "modify_and_retry"
@@ -219,6 +219,6 @@ async def replay(
 async def redrive(
     shell: Shell, queue: AnyQueue, *, signature: str, decision: Decision, at: When | None, note: str | None
 ) -> Answer:
-    """Decide the same for all dead letters that failed alike; `dlq groups` lists the signatures."""
+    """Make one decision for all dead letters with the same signature; `dlq groups` lists the signatures."""
     until = at.at(queue.now()) if at else None
     return changing.outcomes(shell, await queue.dead_letters.redrive(signature, decision, note=note, at=until))

@@ -1,4 +1,4 @@
-"""What `watch` sees at one moment: read from the queue, then drawn or printed."""
+"""The snapshot that `watch` reads from the queue and draws or prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LiveStatus(msgspec.Struct, frozen=True):
-    """The queue, what runs in it, and what has happened of late."""
+    """The queue's state, its running tasks, and recent events."""
 
     at: float
     status: Status

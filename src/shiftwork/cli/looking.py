@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _page = together(
     click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show."),
-    click.option("--after", metavar="TASK", help="Go on behind this task; `next` of the page before."),
+    click.option("--after", metavar="TASK", help="Continue after this task: `next` of the previous page."),
 )
 
 
@@ -117,11 +117,11 @@ def _facts(task: Task, now: float) -> None:
             ("judged by", task.judge_task_id),
             ("progress", None if task.progress is None else printing.pretty(task.progress)),
             ("next attempt", printing.when(task.available_at)),
-            ("starts" if _is_scheduled(task) else "was scheduled for", printing.when(task.run_at)),
+            ("starts" if _is_scheduled(task) else "scheduled for", printing.when(task.run_at)),
             ("expires", printing.when(task.expires_at)),
             ("waits for", [*task.blocked_by, *map(_waited_for, task.waits)]),
             ("depends on", task.dependencies),
-            ("went on without", [f"{each.task_id} ({each.reason})" for each in task.failed_dependencies]),
+            ("continued without", [f"{each.task_id} ({each.reason})" for each in task.failed_dependencies]),
             ("deadline", printing.when(task.deadline)),
             (
                 "created",
@@ -155,7 +155,7 @@ def _facts(task: Task, now: float) -> None:
 
 
 def _waited_for(wait: Wait) -> str:
-    """An open wait by what would end it."""
+    """An open wait, described by what would end it."""
     until = f" until {printing.when(wait.until)}" if wait.until is not None else ""
     if wait.kind == "signal":
         return f"{wait.name}: the signal {wait.signal}{until}"
@@ -199,7 +199,7 @@ def _result(task: Task) -> None:
 
 
 def _evidence(verdict: Verdict) -> str | None:
-    """What the tests printed last, or whatever else was given."""
+    """The end of the tests' output, or other evidence."""
     evidence = verdict.evidence or {}
     printed = evidence.get("output")
     if isinstance(printed, str):
@@ -245,7 +245,7 @@ async def history(shell: Shell, queue: AnyQueue, *, task: str, limit: int) -> An
 @click.argument("task", required=False)
 @with_queue()
 async def explain(shell: Shell, queue: AnyQueue, *, task: str | None) -> Answer:
-    """Say why a task is not running, and what would change that; without TASK, for all tasks that wait."""
+    """Explain why a task is not running, and what would change that; without TASK, for all waiting tasks."""
     if task is None:
         waiting = await queue.control.blocked()
         shell.answer(waiting, lambda: blocked.report(waiting))
@@ -272,14 +272,14 @@ def _explanation(found: Explanation) -> None:
         printing.section("Blocked by", lambda: printing.table(["hold", "what", "what lifts it", "until"], rows))
     if found.failed_dependencies:
         failed = [(each.task_id, each.status, each.reason, each.error) for each in found.failed_dependencies]
-        printing.section("Went on without", lambda: printing.table(["task", "status", "reason", "error"], failed))
+        printing.section("Continued without", lambda: printing.table(["task", "status", "reason", "error"], failed))
 
 
 def _share(found: Explanation) -> str | None:
     if found.share is None:
         return None
     share = found.share
-    return f"{share.number} of {share.shares} by {share.by}; {share.waiting} with work take turns"
+    return f"{share.number} of {share.shares} by {share.by}; {share.waiting} with work alternate"
 
 
 def _parts(found: Explanation) -> str:

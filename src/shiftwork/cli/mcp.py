@@ -47,14 +47,14 @@ def listen_place(_context: click.Context, _option: click.Parameter, given: str |
     "--public-url",
     metavar="URL",
     callback=filled,
-    help="With --tokens: how clients reach this server, without /mcp, where a proxy is in front of it.",
+    help="With --tokens: the address at which clients reach this server through a proxy, without /mcp.",
 )
 @click.option(
     "--authorization-server",
     "authorization_servers",
     multiple=True,
     metavar="URL",
-    help="With --tokens: an OAuth server that hands out this server's tokens, for its metadata. Repeatable.",
+    help="With --tokens: an OAuth server that issues this server's tokens, for its metadata. Repeatable.",
 )
 @click.option("--role", type=click.Choice(ROLES), default="all", show_default=True, help="Which tools to offer.")
 @click.option(
@@ -74,7 +74,7 @@ def listen_place(_context: click.Context, _option: click.Parameter, given: str |
     type=values.duration,
     default="15m",
     show_default=True,
-    help="How long a claim is kept alive for an agent that does not name it.",
+    help="How long a claim is kept alive without a call that names it.",
 )
 def mcp(
     *,
@@ -101,7 +101,7 @@ def mcp(
     _log_to_standard_error()
     options = Options(agent_id=agent or f"mcp-{os.getpid()}", actor=shell.actor or None, **offers)
     if place is None:
-        # A read of standard input cannot be interrupted, so Ctrl-C ends the process at once: what was answered stands.
+        # A read of standard input cannot be interrupted, so Ctrl-C ends the process at once: answers sent are valid.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         asyncio.run(_run(shell, functools.partial(stdio_transport.serve, options=options)))
         return None
@@ -122,14 +122,14 @@ async def _run(shell: Shell, serve: Callable[[AnyQueue], Coroutine[Any, Any, Non
 
 
 def _log_to_standard_error() -> None:
-    """Standard output belongs to the protocol, and ids of sessions to no one's log."""
+    """Log to standard error, since standard output is the protocol's, and keep session ids out of the log."""
     logs.set_up(json=False)
     for noisy in ("mcp", "uvicorn", "sse_starlette"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def _announce(shell: Shell, url: str) -> None:
-    """One line, for anyone who started it and waits to know the port."""
+    """Print one line with the address, which a starting program may wait for."""
     line = json.dumps({"url": url}) if shell.json else f"MCP clients are served on {url}. Ctrl-C stops it."
     click.echo(line)
     sys.stdout.flush()

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.option("--snapshots", type=click.IntRange(min=1), metavar="COUNT", help="So many of those kept, newest first.")
+@click.option(
+    "--snapshots", type=click.IntRange(min=1), metavar="COUNT", help="Show this many stored snapshots, newest first."
+)
 @click.argument("name", nargs=-1)
 @with_queue()
 async def metrics(shell: Shell, queue: AnyQueue, *, snapshots: int | None, name: tuple[str, ...]) -> Answer:
-    """Show what is measured now, all of it or the metrics named; histograms as count and mean."""
+    """Show current metrics, all or those named; histograms as count and mean."""
     if snapshots is None:
         found = _only(await queue.metrics.read(), name)
         shell.answer(found, lambda: _table(found))
@@ -40,13 +42,13 @@ def _all(kept: list[Metrics]) -> None:
         click.echo(printing.when(each.calculated_at))
         _table(each)
     if not kept:
-        click.echo("none is kept yet")
+        click.echo("no snapshots yet")
 
 
 def _table(found: Metrics) -> None:
     sums = {(s.name.removesuffix("_sum"), _labels(s)): s.value for s in found.samples if s.name.endswith("_sum")}
     rows = [_row(sample, sums) for sample in found.samples if "le" not in sample.labels and not _is_sum(sample)]
-    printing.table(["metric", "labels", "value"], rows, "nothing is measured yet")
+    printing.table(["metric", "labels", "value"], rows, "no metrics yet")
 
 
 def _is_sum(sample: Sample) -> bool:

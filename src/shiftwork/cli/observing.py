@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @listing("alerts")
 def alerts() -> None:
-    """Show what someone should look at, and note that someone did. Alone: the open ones."""
+    """Show problems that need attention, and acknowledge them. Alone: the open ones."""
 
 
 @alerts.command("list")
 @click.option("--all", "acknowledged_too", is_flag=True, help="Include acknowledged ones.")
 @click.option("--kind", help=f"One of {', '.join(KINDS)}.")
-@click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Go on behind this number.")
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Continue after this number.")
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @with_queue()
 async def list_alerts(shell: Shell, queue: AnyQueue, *, acknowledged_too: bool, **filters: Any) -> Answer:
@@ -62,7 +62,7 @@ async def acknowledge(shell: Shell, queue: AnyQueue, *, seq: tuple[int, ...]) ->
     show_default=True,
     help="What to group by.",
 )
-@click.option("--since", type=values.duration, metavar="DURATION", help="Only of the last 15m, 2h, 3d [default: all].")
+@click.option("--since", type=values.duration, metavar="DURATION", help="Only the last 15m, 2h, 3d [default: all].")
 @click.option("--limit", type=int, default=50, show_default=True, help="Maximum number of groups.")
 @with_queue()
 async def failures(shell: Shell, queue: AnyQueue, *, by: Any, since: float | None, limit: int) -> Answer:
@@ -87,7 +87,7 @@ def dags() -> None:
 @dags.command("list")
 @click.option("--status", help="pending, running, completed, failed or cancelled.")
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
-@click.option("--after", metavar="DAG", help="Go on behind this DAG; `next` of the page before.")
+@click.option("--after", metavar="DAG", help="Continue after this DAG: `next` of the previous page.")
 @with_queue()
 async def list_dags(shell: Shell, queue: AnyQueue, **filters: Any) -> Answer:
     """List DAGs, newest first."""
@@ -126,7 +126,7 @@ def _spent(dag: DagSummary | Dag) -> str:
 @click.argument("dag")
 @with_queue()
 async def show_dag(shell: Shell, queue: AnyQueue, *, dag: str) -> Answer:
-    """Show a DAG: its shape, how far it is, what it cost."""
+    """Show a DAG: its shape, progress and cost."""
     found = await queue.dags.get(dag)
 
     def text() -> None:

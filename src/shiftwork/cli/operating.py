@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--all", "everywhere", is_flag=True, help="Every workspace of every database, a line each.")
 @with_queue()
 async def status(shell: Shell, queue: AnyQueue, *, everywhere: bool) -> Answer:
-    """Show the state of the queue. Tasks by state and type, agents, pace, why work waits, failures, what is paused."""
+    """Show the state of the queue. Tasks by state and type, agents, throughput, why work waits, failures, pauses."""
     if everywhere:
         found_all = await queue.workspaces.list()
         shell.answer(found_all, lambda: workspaces.table(found_all))
@@ -90,7 +90,7 @@ def _failures(failures: list[RecentFailure]) -> None:
 @click.option("--reason", help="The reason, shown by `explain`.")
 @with_queue()
 async def pause(shell: Shell, queue: AnyQueue, *, kind: str | None, reason: str | None) -> Answer:
-    """Stop handing out work, of one TYPE or of all types. Running tasks continue."""
+    """Stop handing out work of one TYPE, or of all types. Running tasks continue."""
     await queue.control.pause(kind, reason=reason)
     shell.answer({"paused": kind or "*"}, lambda: click.echo(f"{_scope(kind)} paused"))
     return None
@@ -124,10 +124,10 @@ def _one_beginning(*, after: int | None, tail: int | None, **_: Any) -> None:
 
 
 @click.command(cls=Command)
-@click.option("--follow", is_flag=True, help="Go on forever, with events as they come.")
-@click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="Begin behind this number; 0 is the start.")
+@click.option("--follow", is_flag=True, help="Continue forever, with events as they come.")
+@click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="Begin after this number; 0 is the start.")
 @click.option("--tail", type=click.IntRange(min=0), help="Start about this many events before the end [default: 20].")
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after this many.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after this many events.")
 @click.option("--task", multiple=True, help="Events of this task. Repeatable.")
 @click.option("--dag", multiple=True, help="Events of this DAG. Repeatable.")
 @click.option("--type", multiple=True, help="Events of tasks of this type. Repeatable.")
@@ -206,17 +206,17 @@ async def _show_maintenance(shell: Shell, queue: AnyQueue) -> Answer:
         )
         for d in found
     ]
-    heads = ["job", "last ran", "took", "did", "late or resting"]
+    heads = ["job", "last ran", "took", "did", "late or paused"]
     shell.answer(found, lambda: printing.table(heads, rows, "no job has run yet"))
     return None
 
 
 def _trouble(job: MaintenanceJob, now: float) -> str:
-    """Whether a job is late or rests, and why."""
+    """Whether a job is late or paused, and why."""
     if job.late_sec:
         return f"{job.late_sec:.0f} s late"
     if job.rests_until:
-        return f"rests for {max(0.0, job.rests_until - now):.0f} s: {job.why}"
+        return f"paused for {max(0.0, job.rests_until - now):.0f} s: {job.why}"
     return ""
 
 

@@ -20,7 +20,7 @@ _TIMES = frozenset({"at", "deadline", "until", "ack_required_by", "execution_dea
 _TIMES |= {"last_heartbeat", "last_seen", "last_failure", "closed_until", "since"}
 _OPAQUE = frozenset({"payload", "data", "progress", "settings", "spec", "output", "decision_report", "change"})
 _OPAQUE |= {"value", "retry", "priority_parts", "schema", "evidence", "payload_schema", "result_schema"}
-"""What a caller wrote, or what has names of its own: times are not looked for inside."""
+"""Fields with callers' own content: their values are never shown as times."""
 
 _STYLES = {
     "ready": "cyan",
@@ -46,7 +46,7 @@ _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"))
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON holds it, with times in ISO-8601 UTC."""
+    """The value for JSON, with times in ISO-8601 UTC."""
     if isinstance(value, ShiftworkError):
         return value.as_dict()
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -76,7 +76,7 @@ def line(value: Any) -> None:
 
 
 def encoded(value: Any) -> bytes:
-    """As JSON in UTF-8. The name of a file may hold bytes that are none: they are written as escapes."""
+    """Encode as JSON in UTF-8. A file name may contain invalid bytes: they are escaped."""
     try:
         return msgspec.json.encode(plain(value))
     except UnicodeEncodeError:
@@ -84,7 +84,7 @@ def encoded(value: Any) -> bytes:
 
 
 def iso(at: float) -> str | float:
-    """A time as programs read it; a number no calendar has a date for stays a number."""
+    """A time for programs; a number without a calendar date stays a number."""
     try:
         return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):
@@ -92,7 +92,7 @@ def iso(at: float) -> str | float:
 
 
 def when(at: float | None) -> str:
-    """A time as people read it, in UTC."""
+    """A time for people, in UTC."""
     return "" if at is None else str(iso(at)).replace("T", " ")[:19] + "Z"
 
 
@@ -102,7 +102,7 @@ def style(word: str) -> str:
 
 
 def ago(at: float | None, now: float) -> str:
-    """How long ago, in the largest unit that fits; a time to come is `in …`."""
+    """How long ago, in the largest fitting unit; a future time is `in …`."""
     if at is None:
         return ""
     span = abs(now - at)
@@ -111,7 +111,7 @@ def ago(at: float | None, now: float) -> str:
 
 
 def usd(amount: float | None) -> str:
-    """Dollars with cents, and more places only where they say something."""
+    """Dollars with cents, and more digits only if needed."""
     if amount is None:
         return ""
     return f"${amount:.2f}" if round(amount, 2) == round(amount, 6) else f"${amount:.4f}"
@@ -164,7 +164,7 @@ def _terminal_table(columns: Sequence[str], cells: list[list[str]]) -> None:
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> None:
-    """Names and values one below the other; what is not known is left out."""
+    """Names and values below each other; unknown values are left out."""
     known = [(name, value) for name, value in pairs if value not in (None, "", [], {})]
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:

@@ -1,4 +1,4 @@
-"""Commands that protect what the work uses: `breakers`, `cooldowns`, `limits`, `quotas`, `backpressure`."""
+"""Commands for protection: `breakers`, `cooldowns`, `limits`, `quotas`, `backpressure`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def breakers() -> None:
 
 
 @breakers.command("list")
-@click.option("--type", "kind", help="Only that of this type, whether or not it ever had work.")
+@click.option("--type", "kind", help="Only this type's, even if it never had work.")
 @with_queue()
 async def list_breakers(shell: Shell, queue: AnyQueue, *, kind: str | None = None) -> Answer:
     """List the breakers of all types that have had work."""
@@ -52,7 +52,7 @@ def _breaker(found: Breaker, now: float) -> tuple[object, ...]:
 @click.argument("kind", metavar="TYPE")
 @with_queue()
 async def reset(shell: Shell, queue: AnyQueue, *, kind: str) -> Answer:
-    """Close the breaker of a TYPE and forget what it has counted."""
+    """Close the breaker of a TYPE and clear its failure count."""
     found = await queue.breakers.reset(kind)
     shell.answer(found, lambda: click.echo(f"{printing.clean(kind)} {found.state}"))
     return None
@@ -62,7 +62,7 @@ async def reset(shell: Shell, queue: AnyQueue, *, kind: str) -> Answer:
 @click.argument("kind", metavar="TYPE")
 @with_queue()
 async def trip(shell: Shell, queue: AnyQueue, *, kind: str) -> Answer:
-    """Open the breaker of a TYPE. After its time one task is tried, as after any opening."""
+    """Open the breaker of a TYPE. After its pause, one task is handed out as a test."""
     found = await queue.breakers.trip(kind)
     shell.answer(found, lambda: click.echo(f"{printing.clean(kind)} {found.state}"))
     return None
@@ -74,7 +74,7 @@ async def trip(shell: Shell, queue: AnyQueue, *, kind: str) -> Answer:
 async def import_(shell: Shell, queue: AnyQueue, *, text: str) -> Answer:
     """Set the rules of all breakers from a FILE like .loki/config/circuit-breakers.yaml, or from - for stdin.
 
-    The file is the whole configuration: what was set before and does not stand in it is forgotten.
+    The file is the whole configuration: earlier rules that are not in it are removed.
     """
     from shiftwork.compat.loki_breaker_file import parse  # noqa: PLC0415  # needed for this alone
 
@@ -85,13 +85,13 @@ async def import_(shell: Shell, queue: AnyQueue, *, text: str) -> Answer:
 
 @listing("cooldowns")
 def cooldowns() -> None:
-    """Show cooldowns, begin and lift them. Alone: the list."""
+    """Show, set and lift cooldowns. Alone: the list."""
 
 
 @cooldowns.command("list")
 @with_queue()
 async def list_cooldowns(shell: Shell, queue: AnyQueue) -> Answer:
-    """List the cooldowns in force, in the order of their ends."""
+    """List the cooldowns in force, the first to end first."""
     found = await queue.cooldowns.list()
     now = queue.now()
     rows = [_cooldown(each, now) for each in found]
@@ -119,17 +119,17 @@ def _cooldown(found: Cooldown, now: float) -> tuple[object, ...]:
 async def set_cooldown(shell: Shell, queue: AnyQueue, *, key: str, seconds: float, reason: str | None) -> Answer:
     found = await queue.cooldowns.set(key, seconds, reason)
     assert found.until is not None
-    text = f"{printing.clean(found.key)} cools down until {printing.when(found.until)}"
+    text = f"{printing.clean(found.key)} is in cooldown until {printing.when(found.until)}"
     shell.answer(found, lambda: click.echo(text))
     return None
 
 
-@cooldowns.command(help=f"Let work that uses KEY go again. {KEY}")
+@cooldowns.command(help=f"End the cooldown of KEY. {KEY}")
 @click.argument("key")
 @with_queue()
 async def lift(shell: Shell, queue: AnyQueue, *, key: str) -> Answer:
     lifted = await queue.cooldowns.lift(key)
-    text = "may go again" if lifted else "had no cooldown"
+    text = "is out of cooldown" if lifted else "had no cooldown"
     shell.answer({"key": key, "lifted": lifted}, lambda: click.echo(f"{printing.clean(key)} {text}"))
     return None
 
@@ -142,7 +142,7 @@ def limits() -> None:
 @limits.command("list")
 @with_queue()
 async def list_limits(shell: Shell, queue: AnyQueue) -> Answer:
-    """List the limits with what is used of them now."""
+    """List the limits and their current use."""
     found = await queue.limits.list()
     now = queue.now()
     columns = ["key", "at once", "requests", "tokens", "window", "room"]
@@ -168,7 +168,7 @@ def _of(used: int, most: int | None) -> str | None:
 
 @limits.command("set", help=f"Limit how much work that uses KEY agents can claim. {KEY}")
 @click.argument("key")
-@click.option("--concurrency", type=int, help="Tasks at the same time.")
+@click.option("--concurrency", type=int, help="Concurrent tasks.")
 @click.option("--requests", type=int, help="Tasks in one window.")
 @click.option("--tokens", type=int, help="Tokens in one window.")
 @click.option("--tokens-per-task", type=int, help="What each task reserves; the unused rest is returned when it ends.")
@@ -180,7 +180,7 @@ async def set_limit(shell: Shell, queue: AnyQueue, *, key: str, **terms: Any) ->
     return None
 
 
-@limits.command(help=f"Forget the limit of KEY. {KEY}")
+@limits.command(help=f"Remove the limit of KEY. {KEY}")
 @click.argument("key")
 @with_queue()
 async def remove(shell: Shell, queue: AnyQueue, *, key: str) -> Answer:
@@ -217,7 +217,7 @@ def _used_of(used: int | None, most: int | None) -> str:
 @quotas.command()
 @with_queue()
 async def show(shell: Shell, queue: AnyQueue) -> Answer:
-    """Show the quota of the workspace, and what it has used of it."""
+    """Show the quota of the workspace, and its use."""
     found = await queue.quotas.get()
     rate = "no limit" if found.submits_per_minute is None else f"{found.submits_per_minute}, now {found.room}"
     facts = [("workspace", found.workspace), ("tasks", _used_of(found.tasks, found.max_tasks))]
@@ -233,7 +233,7 @@ async def show(shell: Shell, queue: AnyQueue) -> Answer:
 @click.option("--submits-per-minute", type=COUNT, help="Tasks, not calls; bursts up to a minute's worth are allowed.")
 @with_queue(create=True)
 async def set_(shell: Shell, queue: AnyQueue, *, tenant: str, **terms: int | None) -> Answer:
-    """Set what WORKSPACE may have. What is left out has no limit; without any option the quota is removed."""
+    """Set the quota of WORKSPACE. Options left out mean no limit; without any option the quota is removed."""
     found = await queue.quotas.set(tenant, **terms)
     name, tasks, size, rate, *_ = _quota_row(found)
     line = f"{printing.clean(str(name))}: tasks {tasks}, bytes {size}, submits a minute {rate}"
@@ -244,7 +244,7 @@ async def set_(shell: Shell, queue: AnyQueue, *, tenant: str, **terms: int | Non
 @click.command(cls=Command)
 @with_queue()
 async def backpressure(shell: Shell, queue: AnyQueue) -> Answer:
-    """Show how full the queue is. What waits, the limits, and how many more find room."""
+    """Show how full the queue is. Waiting tasks, limits, and remaining room."""
     found = await queue.control.backpressure()
     shell.answer(found, lambda: _show_backpressure(found))
     return None
@@ -252,7 +252,7 @@ async def backpressure(shell: Shell, queue: AnyQueue) -> Answer:
 
 def _show_backpressure(found: Backpressure) -> None:
     if not found.limits:
-        click.echo("no limit is set: everything finds room")
+        click.echo("no limit is set")
         return
     rows = [(scope, found.waiting[scope], _or_none(found.limits[scope]), _room(found, scope)) for scope in LEVELS]
     printing.table(["level", "waiting", "at most", "room"], rows)

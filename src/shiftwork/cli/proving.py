@@ -33,20 +33,22 @@ LOG_EVERY_SEC = 10.0
 WORDS = {
     "submitted": "tasks submitted, with subtasks",
     "completed": "completed",
+    "subtasks": "of them subtasks",
     "attempts": "attempts",
+    "effects": "effects, with a step before each",
     "late_writes": "late writes tried",
     "overlapping": "faults during the recovery from another",
     "took_sec": "seconds",
     "tasks_per_sec": "tasks per second",
     "lost": "lost",
     "stuck": "stuck",
-    "failed": "ended otherwise than completed",
+    "failed": "ended but not completed",
     "created_twice": "created twice",
     "done_twice": "accepted twice",
     "effects_twice": "effects that happened twice",
     "effects_missing": "effects that did not happen",
     "late_accepted": "late writes accepted",
-    "steps_repeated": "kept steps done again",
+    "steps_repeated": "stored steps repeated",
     "not_booked": "costs not booked",
     "misbooked_usd": "dollars misbooked",
 }
@@ -58,8 +60,8 @@ PICTURE = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.option("--minutes", type=values.NumberRange(0.01, 1440), default=2.0, show_default=True, help="How long.")
 @click.option("--tasks", type=click.IntRange(1), help="Submit no more than this many tasks.")
 @click.option("--workers", type=click.IntRange(1, 100), default=4, show_default=True, help="Worker processes.")
-@click.option("--faults", metavar="NAMES", help="Names with commas between them [default: all that apply].")
-@click.option("--list-faults", is_flag=True, help="Show the faults, and which of them apply here.")
+@click.option("--faults", metavar="NAMES", help="Names separated by commas [default: all that apply].")
+@click.option("--list-faults", is_flag=True, help="List the faults, and which of them apply here.")
 @click.option("--every", type=values.NumberRange(0), default=1.0, show_default=True, help="Seconds between faults.")
 @click.option("--at-once", type=click.IntRange(1), default=2, show_default=True, help="Faults that may overlap.")
 @click.option("--restart-command", metavar="COMMAND", help="Run this in a shell to restart PostgreSQL.")
@@ -83,8 +85,8 @@ def prove(  # an option each
     """Inject faults into a fleet on this store, and count what was lost, stuck, done twice or misbooked.
 
     A server and worker processes work in a schema or file of their own, which is removed afterwards; your tables are
-    not touched. Every fault comes at least once, also if that takes longer than --minutes. Exit code 1 unless all that
-    can go wrong is zero, and 7 where a fault did not happen: then it is not proven.
+    not touched. Every fault is injected at least once, even if that takes longer than --minutes. Exit code 1 unless all
+    violations are zero, and 7 if a fault did not happen: then the run proves nothing about it.
     """
     from shiftwork.prove.faults import FAULTS, applicable  # noqa: PLC0415  # no queue for `--help`
     from shiftwork.prove.run import Plan  # noqa: PLC0415  # likewise
@@ -171,7 +173,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _draw(outcome: Outcome, file: Path) -> None:
-    from shiftwork.prove.picture import throughput  # noqa: PLC0415  # no queue for `--help`
+    from shiftwork.prove.run import throughput  # noqa: PLC0415  # no queue for `--help`
 
     file.write_text(throughput(outcome), encoding="utf-8")
 
@@ -186,7 +188,7 @@ def _draw(outcome: Outcome, file: Path) -> None:
 def soak(
     *, minutes: float, rate: float, workers: int, keep: float | None, sample: float, picture: Path | None
 ) -> Answer:
-    """Let a fleet work at a steady rate on this store, and see that nothing grows.
+    """Run a fleet at a steady rate on this store, and check that nothing grows.
 
     Memory and descriptors of the processes, the size of the store and the latency are sampled. After half of the
     time, or when as much history is removed as is added if that is later, each must be flat: exit code 1 if one grows,
@@ -226,7 +228,8 @@ def _print_soak(ledger: SoakLedger) -> None:
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run it so that SIGTERM ends it as SIGINT does: processes and scratch stores are removed."""
+    """Run it so that SIGTERM ends it like SIGINT: processes and scratch stores are removed."""
+    from shiftwork.worker.command import run_fast  # noqa: PLC0415  # no queue for `--help`
 
     async def run() -> T:
         task = asyncio.ensure_future(work)
@@ -238,11 +241,11 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
                 raise KeyboardInterrupt from None
             raise RuntimeError("a part of the run was cancelled by itself") from error
 
-    return asyncio.run(run())
+    return run_fast(run())
 
 
 class Progress:
-    """How far it is: on one line of a terminal, or every ten seconds a line of a log."""
+    """Shows progress: on one line of a terminal, or in a log line every ten seconds."""
 
     def __init__(self) -> None:
         self._next = 0.0

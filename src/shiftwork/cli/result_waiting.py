@@ -1,4 +1,4 @@
-"""`result` and `submit --wait`: wait for tasks to end, show their progress, and print what they came to."""
+"""`result` and `submit --wait`: wait for tasks to end, show their progress, and print their results."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 WAIT_SEC = 20.0
 MAX_FOLLOWED = 100
-"""Tasks whose progress is shown; of more, only the results."""
+"""The most tasks whose progress is shown; for more, only the results."""
 
 DAG_CODES = {"completed": ExitCode.OK, "failed": ExitCode.TASK_FAILED, "cancelled": ExitCode.TASK_CANCELLED}
 SILENT = frozenset({"heartbeat", "usage", "submitted"})
-"""Events that say nothing about how far the work is."""
+"""Events that say nothing about progress."""
 
 wait_option = click.option(
     "--wait",
@@ -54,12 +54,12 @@ async def result(shell: Shell, queue: AnyQueue, *, task: str, wait: float | None
 
 
 async def place_now(queue: AnyQueue) -> int:
-    """From where on events are progress to show."""
+    """The cursor from which events are shown as progress."""
     return (await queue.events("now", limit=1)).next
 
 
 async def wait_for_task(shell: Shell, queue: AnyQueue, task: str, wait: float, after: int) -> Answer:
-    """Print the result of one task; an error says what became of it otherwise."""
+    """Print the result of one task, or the error that reports its outcome."""
     async with _showing(shell, queue, wait, after, task=task):
         found = await queue.result(task, wait=_patience(wait))
     shell.answer(_as_json(found), lambda: _print(found.output))
@@ -67,7 +67,7 @@ async def wait_for_task(shell: Shell, queue: AnyQueue, task: str, wait: float, a
 
 
 async def wait_for_dag(shell: Shell, queue: AnyQueue, dag_id: str, wait: float, after: int) -> Answer:
-    """Print what became of each task of a DAG."""
+    """Print the outcome of each task of a DAG."""
     async with _showing(shell, queue, wait, after, dag=dag_id):
         found = await queue.dags.result(dag_id, wait=_patience(wait))
     shell.answer(found, lambda: _dag(found))
@@ -75,7 +75,7 @@ async def wait_for_dag(shell: Shell, queue: AnyQueue, dag_id: str, wait: float, 
 
 
 async def wait_for_tasks(shell: Shell, queue: AnyQueue, made: Sequence[Submitted], wait: float, after: int) -> Answer:
-    """Print what became of each of several tasks; the exit code is that of the first that did not complete."""
+    """Print the outcome of several tasks; the exit code is that of the first that did not complete."""
     loop = asyncio.get_running_loop()
     deadline, code = loop.time() + wait, ExitCode.OK
     ends: list[dict[str, Any]] = []
@@ -99,7 +99,7 @@ def _patience(wait: float) -> float | None:
 
 @asynccontextmanager
 async def _showing(shell: Shell, queue: AnyQueue, wait: float, after: int, **only: Any) -> AsyncIterator[None]:
-    """Show events on standard error while something is waited for, and those that came just before its end."""
+    """Show events on standard error during the wait, and those just before its end."""
     tasks = only.get("task")
     if wait == 0 or (isinstance(tasks, list) and len(tasks) > MAX_FOLLOWED):
         yield
@@ -143,7 +143,7 @@ def _show(shell: Shell, event: Event) -> None:
 
 
 def _as_json(found: Result) -> dict[str, Any]:
-    """The result for programs, its data as the agent wrote it: times are not looked for inside."""
+    """The result for programs, with the agent's data unchanged."""
     return {**msgspec.structs.asdict(found), "data": msgspec.Raw(msgspec.json.encode(found.data))}
 
 

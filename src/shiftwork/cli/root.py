@@ -77,7 +77,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Data": [snapshot, restore, copy],
     "This program": [demo, show_config, show_help, completion, version],
 }
-"""Every command, under the title of help that it is listed with."""
+"""Every command, under its heading in help."""
 
 for title, commands in SECTIONS.items():
     main.add_section(title, commands)

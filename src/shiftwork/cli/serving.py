@@ -19,13 +19,15 @@ from shiftwork.model.errors import InputError
 from shiftwork.settings.resolve import PROFILES
 
 if TYPE_CHECKING:
-    from shiftwork.server.serve import Options
+    from shiftwork.server.options import Options
 
 VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
 
 
 @click.command(cls=Command)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen. Beyond loopback: with --tokens.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on. Beyond loopback, use --tokens."
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -39,14 +41,14 @@ VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
 @click.option(
     "--view",
     type=click.Choice(VIEWS),
-    help="The view for callers that name none [default: the profile's].",
+    help="The default view of callers [default: the profile's].",
 )
 @click.option(
     "--public-url",
     envvar="SHIFTWORK_PUBLIC_URL",
     show_envvar=True,
     metavar="URL",
-    help="Where people open the dashboard: notifications link to it.",
+    help="The dashboard's public address, for links in notifications.",
 )
 @click.option("--tokens", is_flag=True, help="Require a token (`shiftwork tokens create`).")
 @click.option(
@@ -63,7 +65,7 @@ VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
     metavar="FOLDER",
     help="Take a snapshot of the queue into this folder every `maintenance.snapshot_sec`.",
 )
-@click.option("--watch", metavar="FOLDER", help="Let triggers wait for files of this folder.")
+@click.option("--watch", metavar="FOLDER", help="Watch this folder for file triggers.")
 @click.option(
     "--private-sinks",
     is_flag=True,
@@ -83,14 +85,14 @@ VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
     "claim_folders",
     multiple=True,
     metavar="FOLDER",
-    help="Let admins name this folder in the setting claim_folder. Repeatable.",
+    help="Allow this folder in the setting claim_folder. Repeatable.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Serve by this many processes on one port: one for each core.",
+    help="Serve with this many processes on one port: one per core.",
 )
 @click.option("--no-duties", is_flag=True, help="Leave maintenance to other servers and workers.")
 @click.option("--test-clock", is_flag=True, help="Let callers move the clock (POST /api/testing/clock); loopback only.")
@@ -100,7 +102,9 @@ VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
     help="Run this, at most once a minute, while a workspace has fewer live agents than `min_agents`.",
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--log-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of standard error.")
+@click.option(
+    "--log-file", type=click.Path(dir_okay=False, path_type=Path), help="Log to this file instead of standard error."
+)
 def serve(  # noqa: PLR0913  # an option each
     *,
     host: str,
@@ -125,15 +129,15 @@ def serve(  # noqa: PLR0913  # an option each
     """Serve the queue over HTTP until stopped. The API is described at /openapi.json."""
     shell = current()
     if "workspace" in shell.given and shell.workspace != "default":
-        refuse("a server serves all workspaces: callers name theirs, or their token does")
+        refuse("a server serves all workspaces: callers or their tokens name one")
     try:
-        from shiftwork.server import serve as serving  # noqa: PLC0415  # no server for `--help`
+        from shiftwork.server.options import Options  # noqa: PLC0415  # no server for `--help`
     except ImportError as error:
         raise InputError(
             f"the server needs {error.name}, which is not installed", hint="pip install 'shiftwork[server]'"
         ) from None
     _log_to(log_file, json=log_format == "json")
-    options = serving.Options(
+    options = Options(
         store=shell.store,
         host=host,
         port=port,
@@ -182,7 +186,7 @@ def _log_to(file: Path | None, *, json: bool) -> None:
 
 
 def _announce(shell: Shell, url: str) -> None:
-    """One line, for anyone who started it and waits to know the port."""
+    """Print one line with the address, which a starting program may wait for."""
     line = (
         json.dumps({"url": url})
         if shell.json

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 @click.group(cls=Group, invoke_without_command=True)
 @click.pass_context
 def settings(context: click.Context) -> Answer:
-    """Show and change settings. Alone: all that is in force."""
+    """Show and change settings. Alone: all in force."""
     return context.invoke(show_settings, keys=()) if context.invoked_subcommand is None else None
 
 
 @settings.command("show")
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
-@click.option("--type", "kind", help="As they are for tasks of this type.")
+@click.option("--type", "kind", help="Show them for tasks of this type.")
 @with_queue()
 async def show_settings(shell: Shell, queue: AnyQueue, *, keys: tuple[str, ...], kind: str | None = None) -> Answer:
-    """Show every setting in force and where it comes from, or those under the keys named."""
+    """Show every setting in force and its source, or those under the given keys."""
     _table(shell, [row for key in keys or [""] for row in _under(await queue.settings.list(kind), key)])
     return None
 
@@ -78,8 +78,8 @@ async def set_(shell: Shell, queue: AnyQueue, *, key: str, value: Any, kind: str
 @click.option("--type", "kind", help="For tasks of this type alone.")
 @with_queue()
 async def unset(shell: Shell, queue: AnyQueue, *, key: str, kind: str | None) -> Answer:
-    """Let the level above decide about a KEY again."""
-    _under(await queue.settings.list(kind), key)  # a key no one knows is refused before anything is done
+    """Remove the value of a KEY, so that the level above decides."""
+    _under(await queue.settings.list(kind), key)  # an unknown key is refused before anything is done
     _table(shell, _under(await queue.settings.unset(key, kind), key))
     return None
 
@@ -88,7 +88,7 @@ async def unset(shell: Shell, queue: AnyQueue, *, key: str, kind: str | None) ->
 @click.argument("name")
 @with_queue(create=True)
 async def profile(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
-    """Set the workspace up as one of the documents describes it."""
+    """Configure the workspace as one of the documents describes it."""
     await queue.settings.use_profile(name)
     shell.answer({"workspace": queue.workspace, "profile": name}, lambda: click.echo(f"profile {name}"))
     return None
@@ -98,12 +98,14 @@ async def profile(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 @click.option("--check", is_flag=True, help="Change nothing; exit code 1 if there is something to do.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; show what each migration would do.")
 @click.option("--sql", is_flag=True, help="Change nothing; print the SQL, for psql or sqlite3.")
-@click.option("--contract", is_flag=True, help="Also what ends the work of older versions: stop them first.")
+@click.option(
+    "--contract", is_flag=True, help="Also apply changes that older versions cannot work with: stop those first."
+)
 def migrate(*, check: bool, dry_run: bool, sql: bool, contract: bool) -> Answer:
-    """Make the queue, or bring its schema up to date.
+    """Create the queue, or bring its schema up to date.
 
-    A new version works next to the one before. When no process of the older one runs any more, --contract ends the
-    upgrade.
+    A new version works alongside the previous one. When no process of the older version runs any more, --contract
+    completes the upgrade.
     """
     shell = current()
     shell.refuse_server()
@@ -119,7 +121,7 @@ def migrate(*, check: bool, dry_run: bool, sql: bool, contract: bool) -> Answer:
 
 
 def _migrate(shell: Shell, *, check: bool, dry_run: bool, sql: bool, contract: bool) -> Answer:
-    """One database; those of a map are answered for one after the other."""
+    """Migrate one database; those of a map run one after the other."""
     if sql or dry_run:
         lacking = asyncio.run(_look(shell, contract=contract))
         (_print_script if sql else _print_effects)(shell, lacking)
@@ -132,7 +134,7 @@ def _migrate(shell: Shell, *, check: bool, dry_run: bool, sql: bool, contract: b
         return ExitCode.FAILED
     text = f"The schema is up to date: {schema}"
     if left:
-        text += f"\nLeft for when no older version runs any more: {', '.join(left)}. Then: shiftwork migrate --contract"
+        text += f"\nTo apply when no older version runs any more: {', '.join(left)}. Then: shiftwork migrate --contract"
     shell.answer({"up_to_date": True, "schema": schema, "contracts": left}, lambda: click.echo(text))
     return None
 
@@ -175,11 +177,11 @@ async def _schema(shell: Shell, *, check: bool, contract: bool) -> tuple[str, li
 
 @click.command("config", cls=Command)
 def show_config() -> Answer:
-    """Show which queue is meant and what says so: an option, the environment, shiftwork.toml or the default."""
+    """Show which queue is used and why: an option, the environment, shiftwork.toml or the default."""
     shell = current()
     store, workspace, token = shell.address
     file = config.nearest()
-    read = "read" if store.source in {str(file), config.DEFAULT} else f"not read: {store.source} names the store"
+    read = "read" if store.source in {str(file), config.DEFAULT} else f"not used: {store.source} names the store"
     rows = [
         ("store", config.without_password(shell.store), store.source),
         ("workspace", workspace.value or "default", workspace.source),
@@ -195,7 +197,7 @@ VERSION_HELP = "Show the version and exit."
 
 
 def show_version(context: click.Context, _option: click.Parameter, value: bool) -> None:  # noqa: FBT001  # click's signature
-    """`--version`, as every program has it."""
+    """The option `--version`."""
     if value and not context.resilient_parsing:
         _show_version()
         context.exit()
@@ -241,7 +243,7 @@ def show_help(names: tuple[str, ...]) -> Answer:
         group = context.command
         command = group.get_command(context, name) if isinstance(group, click.Group) else None
         if command is None:
-            what = f"No such command {name!r}" if isinstance(group, click.Group) else f"{name!r} is one word too many"
+            what = f"No such command {name!r}" if isinstance(group, click.Group) else f"unexpected argument {name!r}"
             raise click.UsageError(f"{what} in {context.command_path}.", context)
         context = click.Context(command, info_name=name, parent=context)
     text = context.get_help()

@@ -30,7 +30,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 KINDS = frozenset({"sqlite", "postgresql", "postgres", "http", "https", "shiftwork+map"})
 
 PATIENCE_SEC = 2.0
-"""A person waits: a server that cannot be reached is soon said to be away."""
+"""Short, because a person waits: an unreachable server is soon reported."""
 
 
 class Shell:
@@ -38,13 +38,13 @@ class Shell:
 
     def __init__(self) -> None:
         self.given: dict[str, Chosen] = {}
-        """What the options name, by their names."""
+        """The values of options, by name."""
         self.actor = ""
         self.json = False
 
     @functools.cached_property
     def address(self) -> config.Address:
-        """Which queue is meant; found when it is first used, since what is typed last counts."""
+        """The queue's address; resolved on first use, because the last option typed counts."""
         return config.address(self.given.get("store"), self.given.get("workspace"), self.given.get("token"))
 
     @property
@@ -64,7 +64,7 @@ class Shell:
         return self.address.token.value
 
     async def open(self, *, create: bool = False) -> AnyQueue:
-        """The queue. Only a command that brings something in makes one where there is none."""
+        """Open the queue. Only a command that adds something creates a missing one."""
         if not self._is_server:
             return await self.open_database(create=create)
         from shiftwork.client import Client  # noqa: PLC0415  # no client for `--help`
@@ -73,7 +73,7 @@ class Shell:
         return await Client.open(self.store, **known, patience_sec=PATIENCE_SEC)
 
     async def open_database(self, *, create: bool = False) -> Queue:
-        """The queue for a command that looks behind it, as no server lets anyone do."""
+        """Open the queue for a command that needs direct access to the database, not through a server."""
         from shiftwork.queue import Queue  # noqa: PLC0415  # no store for `--help`
 
         self.refuse_server()
@@ -87,7 +87,7 @@ class Shell:
         return opened
 
     def _is_first_here(self) -> bool:
-        """Whether the default file of this folder is yet to be made: a person may have meant the queue of another."""
+        """Whether the default file of this folder does not exist yet: another folder's queue may have been meant."""
         default = self.address.store == Chosen(config.DEFAULT_STORE)
         return default and not Path(config.DEFAULT_STORE.removeprefix("sqlite:///")).exists()
 
@@ -98,7 +98,7 @@ class Shell:
     def refuse_server(self, url: str | None = None) -> None:
         if is_server(url or self.store):
             raise InputError(
-                "this is done on the database itself, not through a server",
+                "this command needs direct access to the database, not a server",
                 where="--store",
                 hint="Name the database: sqlite:///file.db or postgresql://…",
             )
@@ -116,7 +116,7 @@ def is_server(url: str) -> bool:
 
 
 def usable(url: str, source: str = "--store") -> str:
-    """Refuse what a command can open no queue at."""
+    """Refuse an address that is not a queue's."""
     refuse_memory(url, source)
     scheme = url.partition(":")[0]
     if scheme not in KINDS:
@@ -126,14 +126,14 @@ def usable(url: str, source: str = "--store") -> str:
 
 
 def refuse_memory(url: str, where: str) -> None:
-    """It would end with the command, and what the command acknowledged would be lost."""
+    """Refuse a queue in memory: it would end with the command, and acknowledged work would be lost."""
     if url in {"sqlite://:memory:", "sqlite:///:memory:"}:
-        what = "a queue in memory ends with its process, and this command is one of its own"
+        what = "a queue in memory ends with its process, and every command is a process of its own"
         raise InputError(what, where=where, hint="Name a file: sqlite:///file.db.")
 
 
 def person() -> str:
-    """Anyone who types this."""
+    """The user who typed the command."""
     try:
         return f"human:{os.environ.get('USER') or getpass.getuser()}"
     except (KeyError, OSError):  # a container without a name for its user
@@ -141,7 +141,7 @@ def person() -> str:
 
 
 def refuse_absent(url: str) -> None:
-    """A mistyped path must not leave an empty queue behind."""
+    """Refuse a missing file: a mistyped path must not create an empty queue."""
     scheme, _, rest = url.partition("://")
     name = rest.removeprefix("/")
     if scheme == "sqlite" and name and not (path := Path(name).absolute()).exists():
@@ -158,7 +158,7 @@ def with_queue(
 ) -> Callable[[Callable[..., Coroutine[Any, Any, Answer]]], Callable[..., Answer]]:
     """A command written as a coroutine over the shell, the open queue and what click read from the command line.
 
-    `check` refuses what makes no sense before the queue is opened, and perhaps made.
+    `check` refuses contradictory options before the queue is opened, and perhaps created.
     """
 
     def wrap(action: Callable[..., Coroutine[Any, Any, Answer]]) -> Callable[..., Answer]:
@@ -181,7 +181,7 @@ def with_queue(
 
 
 def together(*options: Decorator) -> Decorator:
-    """Several options and arguments as one decorator, in the order in which help shows them."""
+    """Several options and arguments as one decorator, in the order of the help."""
 
     def apply(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -192,7 +192,7 @@ def together(*options: Decorator) -> Decorator:
 
 
 def refuse(what: str) -> NoReturn:
-    """The options make no sense together."""
+    """Refuse contradictory options."""
     raise click.UsageError(what, click.get_current_context())
 
 
@@ -201,7 +201,7 @@ def current() -> Shell:
 
 
 def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:
-    """Given before the command or after it: the last one counts."""
+    """Accepts an option before or after the command: the last one counts."""
     shell = context.ensure_object(Shell)
     if isinstance(value, str):
         filled(context, option, value)
@@ -215,21 +215,21 @@ def _remember(context: click.Context, option: click.Parameter, value: Any) -> No
 
 
 def filled(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    """An empty word is most often a variable that was not set: what would be meant without the option is not meant."""
+    """Refuse an empty value: it usually comes from an unset variable, and the option's default was not intended."""
     if value is not None and not value.strip():
         raise click.BadParameter("must not be empty")
     return value
 
 
 def readable(value: str) -> str:
-    """Bytes that are no UTF-8 can be handed to a program, and kept in no queue."""
+    """Refuse invalid UTF-8, which a command line may contain but no queue can store."""
     if value != value.encode(errors="ignore").decode():
         raise click.BadParameter(f"{value!r} is not UTF-8 text")
     return value
 
 
 def common_options(*, environment: bool) -> list[click.Option]:
-    """The environment is read once, at the root, so that it never overrules what was typed there."""
+    """The environment is read once, at the root, so that it never overrides options typed there."""
 
     def option(name: str, text: str, variable: str | None = None, **attributes: Any) -> click.Option:
         known: dict[str, Any] = {"envvar": variable, "show_envvar": True} if environment and variable else {}
@@ -250,7 +250,7 @@ def common_options(*, environment: bool) -> list[click.Option]:
 
 
 class Command(click.Command):
-    """A command that takes the common options, too."""
+    """A command that also takes the common options."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -264,8 +264,8 @@ def message(error: dict[str, Any]) -> str:
 
 
 def end(error: dict[str, Any], code: ExitCode, *, in_json: bool) -> NoReturn:
-    """Tell what went wrong, and end the process."""
+    """Print the error, and end the process."""
     text = printing.encoded(error).decode() if in_json else printing.clean(message(error))
-    with suppress(OSError):  # the message cannot be shown, but the exit code remains
+    with suppress(OSError):  # the message cannot be printed, but the exit code remains
         click.echo(text, err=True)
     sys.exit(code)

@@ -27,8 +27,10 @@ _WANTED = [
     click.option(
         "--severity", type=click.Choice(["info", "warning", "critical"]), help="The minimum severity of alerts."
     ),
-    click.option("--event", "events", multiple=True, metavar="NAME", help="As task.completed or 'task.*'. Repeatable."),
-    click.option("--type", "types", multiple=True, help="Only about tasks of this type. Repeatable."),
+    click.option(
+        "--event", "events", multiple=True, metavar="NAME", help="Such as task.completed or 'task.*'. Repeatable."
+    ),
+    click.option("--type", "types", multiple=True, help="Only for tasks of this type. Repeatable."),
     click.option("--creator", "creators", multiple=True, help="Only alerts for this creator of tasks. Repeatable."),
 ]
 _REACHED = [
@@ -37,7 +39,7 @@ _REACHED = [
         help="The signing secret of a webhook (whsec_…) or Slack app, or the mail server's password; - for stdin.",
     ),
     click.option("--server", metavar="URL", help="For e-mail: smtp://user@host:587 or smtps://user@host:465."),
-    click.option("--sender", metavar="ADDRESS", help="For e-mail: whom it is from."),
+    click.option("--sender", metavar="ADDRESS", help="For e-mail: the sender."),
 ]  # fmt: skip
 
 
@@ -52,7 +54,7 @@ def _options(*groups: list[Any]) -> Callable[[Callable[..., Answer]], Callable[.
 
 @listing("sinks")
 def sinks() -> None:
-    """Say who is notified of alerts and events: webhooks, Slack, e-mail, apprise. Alone: the list."""
+    """Configure notifications of alerts and events: webhooks, Slack, e-mail, apprise. Alone: the list."""
 
 
 @sinks.command()
@@ -65,35 +67,35 @@ def sinks() -> None:
 @_options(_REACHED, _WANTED)
 @with_queue(create=True)
 async def add(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
-    """Tell ADDRESS of what happens from now on: a URL, or e-mail addresses with commas between.
+    """Notify ADDRESS from now on: a URL, or e-mail addresses separated by commas.
 
     Without --alert and --event all alerts are sent. A webhook is signed; its secret is shown now and never again.
     """
     added = await queue.sinks.add(**_fields(given))
     shell.answer(added, lambda: click.echo(added.secret or f"{printing.clean(added.sink.name)} added"))
     if added.secret is not None and not shell.json:
-        click.echo("This is the secret that messages are signed with. It will not be shown again.", err=True)
+        click.echo("Messages are signed with this secret. It will not be shown again.", err=True)
     return None
 
 
 @sinks.command()
 @click.argument("name")
-@click.option("--address", metavar="ADDRESS", help="Where it is now.")
-@click.option("--allow-private/--public-only", default=None, help="Whether its address need not be public.")
+@click.option("--address", metavar="ADDRESS", help="Its new address.")
+@click.option("--allow-private/--public-only", default=None, help="Whether to allow an address that is not public.")
 @_options(_REACHED, _WANTED)
 @with_queue()
 async def update(shell: Shell, queue: AnyQueue, *, name: str, **given: Any) -> Answer:
-    """Change where a sink is, its secret, or what it wants, which is then said anew as a whole."""
+    """Change a sink's address, secret or filter. A new filter replaces the whole old one."""
     _print(shell, await queue.sinks.update(name, **_fields(given)), "changed")
     return None
 
 
 def _fields(given: dict[str, Any]) -> dict[str, Any]:
-    """The options as the queue takes them; what it wants stands together."""
+    """The options as the queue takes them, with the filter as one value."""
     no_alerts = given.pop("no_alerts")
     wants = {name: list(value) if isinstance(value, tuple) else value for name in _WANTS if (value := given.pop(name))}
     if no_alerts and "alerts" in wants:
-        refuse("--alert and --no-alerts make no sense together")
+        refuse("--alert and --no-alerts exclude each other")
     if no_alerts:
         wants["alerts"] = []
     fields = {name: value for name, value in given.items() if value is not None}
@@ -105,7 +107,7 @@ def _fields(given: dict[str, Any]) -> dict[str, Any]:
 @sinks.command("list")
 @with_queue()
 async def list_sinks(shell: Shell, queue: AnyQueue) -> Answer:
-    """List the sinks by name, and how they fare."""
+    """List the sinks by name, with their status."""
     found = await queue.sinks.list()
     columns = ["sink", "kind", "address", "status", "wants", "last error"]
     shell.answer(found, lambda: printing.table(columns, [_row(sink) for sink in found], "no sinks"))
@@ -129,7 +131,7 @@ def _wants(sink: Sink) -> str:
 @click.argument("name")
 @with_queue()
 async def show_sink(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
-    """Show one sink, and why nothing is sent there where that is so."""
+    """Show one sink, and why it is paused or failing."""
     sink = await queue.sinks.get(name)
     times = {"rests_until": sink.rests_until, "paused_at": sink.paused_at, "created_at": sink.created_at}
     facts = [
@@ -148,7 +150,7 @@ async def show_sink(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 @click.option("--reason", help="The reason, shown by `sinks show`.")
 @with_queue()
 async def pause(shell: Shell, queue: AnyQueue, *, name: str, reason: str | None) -> Answer:
-    """Send nothing to a sink until it is resumed. Nothing is lost meanwhile."""
+    """Pause a sink until it is resumed. Its deliveries wait."""
     _print(shell, await queue.sinks.pause(name, reason), "paused")
     return None
 
@@ -157,7 +159,7 @@ async def pause(shell: Shell, queue: AnyQueue, *, name: str, reason: str | None)
 @click.argument("name")
 @with_queue()
 async def resume(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
-    """Resume sending to a sink, whatever paused it."""
+    """Resume a sink, whatever paused it."""
     _print(shell, await queue.sinks.resume(name), "resumed")
     return None
 
@@ -170,7 +172,7 @@ def _print(shell: Shell, sink: Sink, done: str) -> None:
 @click.argument("name")
 @with_queue()
 async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
-    """Forget a sink with all that waits for it."""
+    """Remove a sink with its waiting deliveries."""
     removed = await queue.sinks.remove(name)
     text = "removed" if removed else "is not a sink"
     shell.answer({"sink": name, "removed": removed}, lambda: click.echo(f"{printing.clean(name)} {text}"))
@@ -181,14 +183,14 @@ async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 @click.argument("name")
 @with_queue()
 async def test_sink(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
-    """Send a test message to a sink and say whether it arrived; code 4 where it did not."""
+    """Send a test message to a sink and report whether it arrived; exit code 4 if it did not."""
     sent = await _first_attempt(queue, await queue.sinks.test(name))
     shell.answer(sent, lambda: click.echo(_sent_text(sent)))
     return None if sent.status == "sent" else ExitCode.CONFLICT
 
 
 async def _first_attempt(queue: AnyQueue, sent: Delivery) -> Delivery:
-    """A server sends it; on the database itself we do, since no one else need be there."""
+    """A server sends it; with direct access to the database, we do, because no server need run."""
     from shiftwork.queue import Queue  # noqa: PLC0415  # needed for this alone
 
     if isinstance(queue, Queue):
@@ -212,14 +214,14 @@ def _sent_text(sent: Delivery) -> str:
 
 @listing("deliveries", covers={"redeliver-dead": "deliveries redeliver --sink"})
 def deliveries() -> None:
-    """Show what was sent to the sinks, and send again what did not arrive. Alone: the list."""
+    """Show deliveries to sinks, and send failed ones again. Alone: the list."""
 
 
 @deliveries.command("list")
-@click.option("--sink", help="Only those to this sink.")
+@click.option("--sink", help="Only to this sink.")
 @click.option("--status", type=click.Choice(["pending", "sent", "dead"]))
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
-@click.option("--after", metavar="ID", help="Go on behind this one.")
+@click.option("--after", metavar="ID", help="Continue after this one.")
 @with_queue()
 async def list_deliveries(shell: Shell, queue: AnyQueue, *, sink: str | None = None, **page: Any) -> Answer:
     """List deliveries, newest first."""
@@ -247,7 +249,7 @@ def _line(sent: Delivery, now: float) -> tuple[object, ...]:
 @click.argument("delivery_id", metavar="ID")
 @with_queue()
 async def show_delivery(shell: Shell, queue: AnyQueue, *, delivery_id: str) -> Answer:
-    """Show one delivery with all that is sent."""
+    """Show one delivery with its content."""
     sent = await queue.deliveries.get(delivery_id)
     facts = [
         *[("delivery", sent.id), ("sink", sent.sink), ("status", sent.status), ("attempts", sent.attempts)],
@@ -264,10 +266,10 @@ async def show_delivery(shell: Shell, queue: AnyQueue, *, delivery_id: str) -> A
 
 @deliveries.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--sink", help="All that were given up for this sink.")
+@click.option("--sink", help="All dead deliveries of this sink.")
 @with_queue()
 async def redeliver(shell: Shell, queue: AnyQueue, *, ids: tuple[str, ...], sink: str | None) -> Answer:
-    """Send again deliveries that were given up, or sent: each ID, or all dead ones of a --sink."""
+    """Send deliveries again: each ID, or all dead ones of a --sink."""
     if bool(ids) == (sink is not None):
         refuse("name either deliveries or a --sink")
     again = [await queue.deliveries.redeliver(each) for each in ids]

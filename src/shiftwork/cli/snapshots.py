@@ -25,10 +25,10 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group(cls=Group, invoke_without_command=True)
-@click.option("--to", "file", type=FILE, metavar="FILE", help="Into this file instead of the folder of snapshots.")
+@click.option("--to", "file", type=FILE, metavar="FILE", help="Write to this file instead of the snapshot folder.")
 @click.pass_context
 def snapshot(context: click.Context, *, file: Path | None) -> Answer:
-    """Keep the whole queue, as it stands now, in a file. The queue continues meanwhile."""
+    """Save the whole queue at this moment to a file. The queue continues meanwhile."""
     if context.invoked_subcommand is not None:
         return None
     return context.invoke(take) if file is None else _save(current(), file)
@@ -79,7 +79,7 @@ def _row(each: Snapshot) -> tuple[object, ...]:
 
 @click.command(cls=Command)
 @click.argument("file", type=FILE, metavar="FILE")
-@click.option("--verify", is_flag=True, help="Read all of it back before it is kept.")
+@click.option("--verify", is_flag=True, help="Read all of it back to verify it.")
 def restore(*, file: Path, verify: bool) -> Answer:
     """Write a snapshot into the empty queue at --store, all or nothing."""
     shell = current()
@@ -97,9 +97,9 @@ async def _restore(shell: Shell, file: Path, *, verify: bool) -> Answer:
 @click.command(cls=Command)
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@click.option("--verify", is_flag=True, help="Read all of it back before it is kept.")
+@click.option("--verify", is_flag=True, help="Read all of it back to verify it.")
 def copy(*, source: str, target: str, verify: bool) -> Answer:
-    """Write the whole queue at one URL, as it stands now, into the empty one at another, all or nothing."""
+    """Copy the whole queue at one URL, at this moment, into the empty one at another, all or nothing."""
     shell = current()
     for where, url in (("FROM", source), ("TO", target)):
         shell.refuse_server(url)
@@ -121,7 +121,7 @@ def _print(shell: Shell, copied: Copied) -> None:
 
 
 def _progress(shell: Shell) -> Progress | None:
-    """How far it has come, for a person who watches."""
+    """Show progress on a terminal."""
     if shell.json or not sys.stderr.isatty():
         return None
     return lambda table, rows: click.echo(f"\r\x1b[K{rows} rows, at {table}\r", err=True, nl=False)

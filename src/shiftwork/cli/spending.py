@@ -19,7 +19,7 @@ KINDS = ["agent", "day", "dag", "tree"]
 
 @listing("budgets", covers={"costs": "costs"})
 def budgets() -> None:
-    """Show and set what agents, days, DAGs and task trees may cost. Alone: the list."""
+    """Show and set budgets of agents, days, DAGs and task trees. Alone: the list."""
 
 
 @budgets.command("list")
@@ -27,7 +27,7 @@ def budgets() -> None:
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue, *, kind: Any = None, limit: int = 100) -> Answer:
-    """List budgets with what is spent, granted to running work, and left."""
+    """List budgets: spent, granted to running work, and left."""
     found = await queue.budgets.list(kind, limit=limit)
     shell.answer(found, lambda: _table(found))
     return None
@@ -66,7 +66,7 @@ def _sensible(*, kind: str, name: str | None, ceiling: float | None, no_ceiling:
 async def set_(
     shell: Shell, queue: AnyQueue, *, kind: Any, name: str | None, ceiling: float | None, no_ceiling: bool
 ) -> Answer:
-    """Set what an agent, every day, a DAG, or a task with all it spawns may cost in all."""
+    """Set the budget of an agent, every day, a DAG, or a task with all it spawns."""
     del no_ceiling  # that is a ceiling of None
     changed = await queue.budgets.set(kind, name, ceiling_usd=ceiling)
     shell.answer(changed, lambda: _table([changed]))
@@ -81,11 +81,11 @@ async def set_(
     show_default=True,
     help="What to group by.",
 )
-@click.option("--since", type=values.duration, metavar="DURATION", help="Only of the last 15m, 2h, 3d [default: all].")
+@click.option("--since", type=values.duration, metavar="DURATION", help="Only the last 15m, 2h, 3d [default: all].")
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number of groups.")
 @with_queue()
 async def costs(shell: Shell, queue: AnyQueue, *, by: Any, since: float | None, limit: int) -> Answer:
-    """Show what was spent, grouped by what it has in common, the most first."""
+    """Show costs by group, highest first."""
     found = await queue.budgets.costs(by, since=None if since is None else queue.now() - since, limit=limit)
     shell.answer(found, lambda: _costs(by, found))
     return None
@@ -93,5 +93,5 @@ async def costs(shell: Shell, queue: AnyQueue, *, by: Any, since: float | None, 
 
 def _costs(by: str, found: Costs) -> None:
     rows = [(c.value, printing.usd(c.cost_usd), c.attempts, c.tokens_in, c.tokens_out) for c in found.costs]
-    printing.table([by, "cost", "attempts", "tokens in", "tokens out"], rows, "nothing was spent")
+    printing.table([by, "cost", "attempts", "tokens in", "tokens out"], rows, "no costs")
     click.echo(f"{printing.usd(found.total_usd)} in all, {printing.usd(found.daily_spend_usd)} today (UTC)", err=True)

@@ -1,4 +1,4 @@
-"""`tell` and `instructions`: what is said to the agent that holds a task."""
+"""`tell` and `instructions`: messages to the agent that holds a task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def tell(shell: Shell, queue: AnyQueue, *, task: str, text: str) -> Answer
 @click.argument("task")
 @with_queue()
 async def instructions(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
-    """Show what was sent to the agents of a task, and whether each was delivered and acknowledged."""
+    """Show the instructions sent to a task, and whether each was delivered and acknowledged."""
     found: list[Instruction] = []
     while page := await queue.tasks.instructions(task, after=found[-1].seq if found else 0):
         found += page
@@ -42,5 +42,5 @@ async def instructions(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
         [each.seq, printing.when(each.sent_at), each.sent_by, each.status, each.fence or "", each.text]
         for each in found
     ]
-    shell.answer(found, lambda: printing.table(columns, rows, "nothing was sent to this task"))
+    shell.answer(found, lambda: printing.table(columns, rows, "no instructions"))
     return None

@@ -1,4 +1,4 @@
-"""`steps`, `step` and `effects`: what a task has done so far, in here and outside, also from a shell script."""
+"""`steps`, `step` and `effects`: durable steps and outside actions of a task, also from a shell script."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("task")
-@click.option("--after", type=int, default=0, metavar="PLACE", help="Go on behind this step.")
+@click.option("--after", type=int, default=0, metavar="PLACE", help="Continue after this step.")
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @with_queue()
 async def steps(shell: Shell, queue: AnyQueue, *, task: str, after: int, limit: int) -> Answer:
-    """Show the steps of a task: what is done, what it cost, what was interrupted."""
+    """Show the steps of a task: finished and interrupted ones, with their costs."""
     found = await queue.steps.list(task, after=after, limit=limit)
     columns = ["place", "step", "status", "fence", "cost", "tokens", "done", "result"]
     rows = [_row(step) for step in found]
@@ -41,7 +41,7 @@ async def steps(shell: Shell, queue: AnyQueue, *, task: str, after: int, limit: 
 
 
 def with_result(record: Step | Effect) -> dict[str, Any]:
-    """The record for programs, its result as the agent wrote it: times are not looked for inside."""
+    """The record for programs, with the agent's result unchanged."""
     return {**msgspec.structs.asdict(record), "result": msgspec.Raw(msgspec.json.encode(record.result))}
 
 
@@ -52,12 +52,12 @@ def _row(step: Step) -> tuple[object, ...]:
 
 
 def _text(result: Any) -> str:
-    """A result as a script wants it: text as it is, anything else as JSON."""
+    """A result for a script: text unchanged, anything else as JSON."""
     return result if isinstance(result, str) else msgspec.json.encode(result).decode()
 
 
 @click.command(cls=WorkCommand)
-@click.option("--begin", is_flag=True, help="Only print whether it is done; it is in flight from now on.")
+@click.option("--begin", is_flag=True, help="Only begin it, and print whether it is already done.")
 @click.option("--data", metavar="JSON", help="Its result: JSON, @file, or - for stdin.")
 @usage_options
 @under_claim
@@ -65,10 +65,10 @@ def _text(result: Any) -> str:
 async def step(
     shell: Shell, queue: AnyQueue, token: str, *, name: str, begin: bool, data: str | None, usage: Any
 ) -> Answer:
-    """Do a step of claimed work once, however often the work is tried.
+    """Do a step of claimed work once, across all attempts.
 
-    With a command after `--`, it is run unless the step is done, and what it prints is the step's result; a step that
-    is done prints that again. A command that fails leaves no result, and its exit code is this one's.
+    A command after `--` runs unless the step is done, and its output becomes the step's result; a finished step
+    prints that again. A failing command stores no result, and its exit code is returned.
     """
     command = click.get_current_context().meta.get(COMMAND)
     if sum((begin, data is not None, command is not None)) != 1:
@@ -99,7 +99,9 @@ async def _run(shell: Shell, queue: AnyQueue, token: str, name: str, command: li
 
 
 async def _output(queue: AnyQueue, token: str, command: list[str]) -> tuple[str, int]:
-    """What the command prints, and its exit code. Its claim is kept up meanwhile, and it ends with the claim."""
+    """Run the command and return its output and exit code. Heartbeats keep the claim; if it is lost, the command is
+    ended.
+    """
     sys.stdout.flush()
     try:
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
@@ -125,11 +127,11 @@ async def _beat(queue: AnyQueue, token: str, process: Process) -> None:
     interval = (await queue.get(task_id)).claim.heartbeat_interval_sec
     while True:
         await asyncio.sleep(interval)
-        with suppress(StoreError, OperationTimeout):  # it is there again for the next beat, or for the result
+        with suppress(StoreError, OperationTimeout):  # the store may be back for the next heartbeat, or for the result
             answer = await queue.heartbeat(token)
             if answer.action in {"cancel", "lost"}:
                 process.kill()
-                raise LeaseLost(f"the work is not wanted any more: {answer.reason or answer.action}", task_id=task_id)
+                raise LeaseLost(f"the work is no longer wanted: {answer.reason or answer.action}", task_id=task_id)
 
 
 _DATA = click.option("--data", type=values.json_value, metavar="JSON", help="Its result: JSON, @file, or - for stdin.")
@@ -137,20 +139,20 @@ _DATA = click.option("--data", type=values.json_value, metavar="JSON", help="Its
 
 @listing("effects", covers={"of-task": "effects list", "of-workspace": "effects list"})
 def effects() -> None:
-    """Show effects, do them once, and say how they ended. Alone: those not known to be done."""
+    """Show effects, perform them once, and record their outcomes. Alone: those not known to be done."""
 
 
 @effects.command("list")
 @click.option("--task", "task_id", help="Only those of this task.")
 @click.option("--key", help="Only the one with this key.")
-@click.option("--all", "all_", is_flag=True, help="Also those that are done.")
+@click.option("--all", "all_", is_flag=True, help="Include finished ones.")
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
-@click.option("--after", default="", metavar="KEY", help="Go on behind this key.")
+@click.option("--after", default="", metavar="KEY", help="Continue after this key.")
 @with_queue()
 async def list_(
     shell: Shell, queue: AnyQueue, *, task_id: str | None, key: str | None, all_: bool, limit: int, after: str
 ) -> Answer:
-    """List effects in the order of their keys; without --task, --key or --all those not known to be done."""
+    """List effects by key; without --task, --key or --all, those not known to be done."""
     open_only = not (task_id or key or all_)
     found = await queue.effects.list(task_id, key=key, open_only=open_only, limit=limit, after=after)
     columns = ["key", "status", "task", "fence", "began", "done", "said by", "result"]
@@ -175,10 +177,10 @@ def _print_effect(shell: Shell, effect: Effect) -> Answer:
 @under_claim
 @click.argument("name", required=False)
 async def begin(shell: Shell, queue: AnyQueue, token: str, *, name: str | None, key: str | None) -> Answer:
-    """Write down the intent to act outside. Prints new, done, in_flight or unknown, and the key.
+    """Record the intent of an outside action. Prints new, done, in_flight or unknown, and the key.
 
-    Only after new is it yours to do; then `finish` it. The last two end with code 4: another task is at it, or an
-    earlier attempt was and no one knows how it ended. Find out and `finish`, or `fail --reason effect_unknown`, which
+    Perform the action only after new, then `finish` it. The last two exit with code 4: another task is performing it,
+    or an earlier attempt was, with an unknown outcome. Find out and `finish`, or `fail --reason effect_unknown`, which
     asks a person.
     """
     if (name is None) == (key is None):
@@ -188,11 +190,11 @@ async def begin(shell: Shell, queue: AnyQueue, token: str, *, name: str | None, 
 
 @effects.command()
 @_DATA
-@click.option("--not-happened", is_flag=True, help="It did not happen and can be tried again.")
+@click.option("--not-happened", is_flag=True, help="It did not happen and can be retried.")
 @under_claim
 @click.argument("key")
 async def finish(shell: Shell, queue: AnyQueue, token: str, *, key: str, data: Any, not_happened: bool) -> Answer:
-    """Say how an effect ended that was begun under this claim."""
+    """Record the outcome of an effect begun under this claim."""
     return _print_effect(shell, await queue.effects.finish(token, key, data, happened=not not_happened))
 
 
@@ -203,5 +205,5 @@ async def finish(shell: Shell, queue: AnyQueue, token: str, *, key: str, data: A
 @click.option("--note", help="How you know, recorded in the history.")
 @with_queue()
 async def resolve(shell: Shell, queue: AnyQueue, *, key: str, happened: bool, data: Any, note: str | None) -> Answer:
-    """Say of an unknown effect whether it happened. The task that failed over the question is tried again."""
+    """Resolve an unknown effect: say whether it happened. The task that failed over it is retried."""
     return _print_effect(shell, await queue.effects.resolve(key, happened=happened, result=data, note=note))

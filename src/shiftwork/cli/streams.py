@@ -27,17 +27,19 @@ __all__ = ["bridge"]
     type=click.Choice(["orchestrator", "worker"]),
     default="orchestrator",
     show_default=True,
-    help="This queue's role: orchestrator hands work out, worker does it.",
+    help="This queue's role: orchestrator hands out work, worker does it.",
 )
 @click.option("--name", default="redis", show_default=True, help="Bridges of one name share their work.")
-@click.option("--prefix", default="", metavar="TEXT", help="Before the name of each stream.")
+@click.option("--prefix", default="", metavar="TEXT", help="A prefix of all stream names.")
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Offer only work of this type. Repeatable.")
 @click.option("--capability", "capabilities", multiple=True, help="A capability of the workers. Repeatable.")
 @click.option("--ahead", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Entries kept unread.")
 @click.option(
-    "--reclaim", type=click.Choice(["xautoclaim", "xclaim"]), help="How to take back [default: as the server can]."
+    "--reclaim",
+    type=click.Choice(["xautoclaim", "xclaim"]),
+    help="How to reclaim entries [default: what the server supports].",
 )
-@click.option("--events", is_flag=True, help="Tell the queue's events in stream:events, too.")
+@click.option("--events", is_flag=True, help="Also publish the queue's events in stream:events.")
 @click.option("--keep", type=click.IntRange(1), default=10_000, show_default=True, help="Results and events kept.")
 @click.option("--withdraw", is_flag=True, help="Take back unread entries, then exit.")
 @click.option("--once", is_flag=True, help="Bring both sides up to date, then end.")
@@ -78,7 +80,7 @@ def _print(shell: Shell, what: str, value: Any) -> None:
 @bridge.command("list")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue) -> Answer:
-    """List the bridges to streams, when each last looked, and what it carries."""
+    """List the bridges to streams, when each last polled, and its entries in progress."""
     found = await queue.control.bridges()
     columns = ["bridge", "role", "last look", "unread", "taken", "taken in"]
     rows = [(b.name, b.role, printing.when(b.seen_at), b.unread, b.taken, b.taken_in) for b in found]

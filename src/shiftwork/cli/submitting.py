@@ -27,7 +27,7 @@ def _check(
     if given is None and kind is None:
         refuse("TYPE or --file is needed")
     if given is not None and (kind is not None or any(value not in (None, ()) for value in fields.values())):
-        refuse("with --file, the tasks are described in the file alone")
+        refuse("with --file, describe the tasks only in the file")
     if fields["prompt"] is not None and "prompt" in (fields["payload"] or {}):
         refuse("give the prompt once: as --prompt, or in --payload")
     if fields["prompt"] is not None and not fields["prompt"].strip():
@@ -50,7 +50,7 @@ def _check(
     "--prompt",
     type=values.text_or_file,
     metavar="TEXT",
-    help="What the agent is to do: payload.prompt. @file for a file, - for standard input.",
+    help="What the agent should do: payload.prompt. @file for a file, - for standard input.",
 )
 @click.option("--title", help="A title for people.")
 @click.option("--priority", type=values.NUMBER, help="0 (first) to 100 (last); 50 unless given.")
@@ -59,14 +59,12 @@ def _check(
 @click.option("--idempotency-key", help="Idempotency key: the same key twice is one task.")
 @click.option("--id", "id", help="An id of your own.")
 @click.option("--issue", "issue_id", help="The issue it belongs to.")
-@click.option("--serial-key", help="One task of this key runs at a time, where serialize_by is key.")
+@click.option("--serial-key", help="Tasks with this key run one at a time, if serialize_by is key.")
 @click.option("--agent", "target_agent_id", callback=filled, help="Only this agent can claim it.")
-@click.option("--urgency", type=click.Choice(["normal", "batch"]), help="batch: it may wait a day, at half the price.")
+@click.option("--urgency", type=click.Choice(["normal", "batch"]), help="batch: it may wait a day, for half the price.")
 @click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
 @click.option("--at", "run_at", type=values.when, help="Start not before this ISO time, or from now: 15m, 2h, 3d.")
-@click.option(
-    "--delay", type=values.duration, metavar="DURATION", help="Start not before this has passed: 90s, 15m, 2h."
-)
+@click.option("--delay", type=values.duration, metavar="DURATION", help="Start not before this delay: 90s, 15m, 2h.")
 @click.option("--expires", "expires_at", type=values.when, help="Cancel it if it has not started by then; like --at.")
 @click.option("--timeout", "timeout_sec", type=values.NUMBER, help="Timeout of an attempt, in seconds.")
 @click.option("--max-attempts", type=int, help="Attempts before it is a dead letter.")
@@ -111,10 +109,10 @@ async def submit(
     wait: float | None,
     **fields: Any,
 ) -> Answer:
-    """Submit a task of TYPE, or what is in a file.
+    """Submit a task of TYPE, or the tasks in a file.
 
-    A list or a DAG goes in whole or not at all; its tasks may depend on each other by their "key". With --wait the exit
-    code says how it ended: 0 completed, 8 failed, 9 cancelled, 10 not ended.
+    A list or a DAG is submitted as a whole or not at all; its tasks may depend on each other by their "key". With
+    --wait the exit code says how it ended: 0 completed, 8 failed, 9 cancelled, 10 not ended.
     """
     after = 0 if wait is None else await place_now(queue)
     new = {"type": kind, **_fields(fields, queue.now())} if given is None else given
@@ -148,7 +146,7 @@ def _fields(options: dict[str, Any], now: float) -> dict[str, Any]:
 
 
 def _warn(made: Sequence[Submitted]) -> None:
-    """A misspelt dependency would be waited for in silence."""
+    """Warn of missing dependencies: a misspelt one would block the task silently."""
     for each in made:
         for name in each.missing_dependencies:
             what = f"warning: there is no task {name!r} yet; {each.id} waits until it is submitted and done."
@@ -156,7 +154,7 @@ def _warn(made: Sequence[Submitted]) -> None:
 
 
 def _line(made: Submitted) -> str:
-    return f"{made.id} {made.status}" + (" (was there already)" if made.duplicate else "")
+    return f"{made.id} {made.status}" + (" (already exists)" if made.duplicate else "")
 
 
 def _list(made: Sequence[Submitted], dag_id: str | None = None) -> None:
@@ -164,6 +162,6 @@ def _list(made: Sequence[Submitted], dag_id: str | None = None) -> None:
         click.echo(dag_id)
     printing.table(
         ["task", "status", "key", ""],
-        [(m.id, m.status, m.key, "was there already" if m.duplicate else "") for m in made],
+        [(m.id, m.status, m.key, "already exists" if m.duplicate else "") for m in made],
         "no tasks were given",
     )

@@ -1,4 +1,4 @@
-"""What someone meant who typed a word that is no command or option."""
+"""Suggests what a mistyped command or option was meant to be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import click
 
 CUTOFF = 0.75
-"""How alike two words must be: `statsu` and `status` are, `tasks` and `sinks` are not."""
+"""How similar two words must be: `statsu` and `status` are, `tasks` and `sinks` are not."""
 
 OTHER_WORDS = {
     **dict.fromkeys(("tasks", "task", "ls", "jobs", "queue"), "list"),
@@ -28,11 +28,11 @@ OTHER_WORDS = {
     **dict.fromkeys(("check", "diagnose", "health"), "doctor"),
     **dict.fromkeys(("reprioritise", "reprioritize", "prio"), "priority"),
 }
-"""Words of other programs for what has another name here."""
+"""Other programs' words for our commands."""
 
 
 def suggestion(error: click.exceptions.NoSuchCommand | click.exceptions.NoSuchOption) -> str | None:
-    """The command or option that was meant, where one is near enough."""
+    """The most similar command or option, if any is close enough."""
     context = error.ctx
     if context is None:
         return None

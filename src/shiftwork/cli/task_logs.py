@@ -1,4 +1,4 @@
-"""`logs`: what was said while a task was worked on, by its handler or its agent."""
+"""`logs`: the log of a task, written by its handler or its agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INDENT = " " * 9
 
 @click.command(cls=Command)
 @click.argument("task")
-@click.option("--follow", "-f", is_flag=True, help="Go on with lines as they come, until the task has ended.")
+@click.option("--follow", "-f", is_flag=True, help="Follow new lines until the task has ended.")
 @with_queue()
 async def logs(shell: Shell, queue: AnyQueue, *, task: str, follow: bool) -> Answer:
     """Show a task's log: what its handler logged, and what a command agent printed. With --json as JSON lines."""
@@ -43,7 +43,7 @@ async def logs(shell: Shell, queue: AnyQueue, *, task: str, follow: bool) -> Ans
 
 
 def _text(line: LogLine) -> str:
-    """Its time, what it is, and its words; further lines are indented."""
+    """Its time, kind and text; further lines are indented."""
     what = line.level if line.kind == "log" else line.kind
     words = printing.clean(line.text).replace("\n", f"\n{_INDENT}")
     mark = "" if what in {"info", "text"} else f"{what.replace('_', ' ')}: "

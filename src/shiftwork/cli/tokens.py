@@ -20,7 +20,7 @@ _SCOPES = " ".join(f"{scope}: {meaning}." for scope, meaning in MEANING.items())
 
 @listing("tokens")
 def tokens() -> None:
-    """Make, list and revoke tokens of the workspace. Alone: the list."""
+    """Create, list and revoke tokens of the workspace. Alone: the list."""
 
 
 @tokens.command()
@@ -33,7 +33,7 @@ def tokens() -> None:
 async def create(
     shell: Shell, queue: AnyQueue, *, name: str, scopes: tuple[str, ...], expires: values.When | None
 ) -> Answer:
-    """Make a token with a NAME that says whose it is. Its secret is shown now and never again."""
+    """Create a token with a NAME that says whose it is. Its secret is shown once."""
     made = await queue.tokens.create(name, scopes, expires_at=None if expires is None else expires.at(queue.now()))
     shell.answer(made, lambda: click.echo(made.secret))
     if not shell.json:
@@ -44,7 +44,7 @@ async def create(
 @tokens.command("list")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue) -> Answer:
-    """List the tokens, oldest first, also those that open nothing any more."""
+    """List the tokens, oldest first, including revoked and expired ones."""
     found = await queue.tokens.list()
     columns = ["token", "name", "status", "scopes", "created", "by", "expires"]
     shell.answer(found, lambda: printing.table(columns, [_row(each) for each in found], "no tokens"))
@@ -60,7 +60,7 @@ def _row(found: TokenInfo) -> tuple[object, ...]:
 @click.argument("token_id", metavar="ID")
 @with_queue()
 async def revoke(shell: Shell, queue: AnyQueue, *, token_id: str) -> Answer:
-    """Let no one in with the token ID any more."""
+    """Revoke the token ID."""
     found = await queue.tokens.revoke(token_id)
     shell.answer(found, lambda: click.echo(f"{found.id} {printing.clean(found.name)} revoked"))
     return None

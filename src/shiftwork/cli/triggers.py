@@ -1,4 +1,4 @@
-"""`triggers`: what starts work by itself."""
+"""`triggers`: start work automatically."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SHOWN_FIRINGS = 10
 
 
 def _plain(value: Any) -> Any:
-    """What a trigger waits for is known by its kind, which is in the JSON alone."""
+    """Leaves the kind out of the table: the source shows it."""
     return msgspec.to_builtins(value)
 
 
 @listing("triggers", covers={"save": "triggers add"})
 def triggers() -> None:
-    """Show and keep what starts work by itself: schedules, hooks, files, ends of DAGs, events. Alone: the list."""
+    """Start work automatically: by schedules, hooks, files, ends of DAGs, events. Alone: the list."""
 
 
 def _one_source(**options: Any) -> None:
@@ -41,7 +41,7 @@ def _one_source(**options: Any) -> None:
 
 
 def _pair(text: str) -> tuple[str, Any]:
-    """NAME=VALUE; the value is JSON, or the text as it stands."""
+    """NAME=VALUE; the value is JSON, or plain text."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise click.BadParameter(f"{text!r} is not of the form NAME=VALUE")
@@ -78,7 +78,13 @@ _SOURCES = together(
 @_SOURCES
 @click.option("--task", type=values.json_value, metavar="JSON", help="The task it creates; @file reads it from one.")
 @click.option("--dag", type=values.json_value, metavar="JSON", help="The DAG it creates; @file reads it from one.")
-@click.option("--parameter", type=_parameter, metavar="NAME=PLACE", multiple=True, help="Fills {{ NAME }} from there.")
+@click.option(
+    "--parameter",
+    type=_parameter,
+    metavar="NAME=PLACE",
+    multiple=True,
+    help="Where the value of {{ NAME }} comes from.",
+)
 @click.option(
     "--overlap", type=click.Choice(["allow", "skip", "replace"]), help="What to do while earlier work is unfinished."
 )
@@ -139,7 +145,7 @@ def _saved(saved: SavedTrigger) -> None:
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue, *, limit: int = 100) -> Answer:
-    """List the triggers with what they wait for and when they fired."""
+    """List the triggers with their sources and firings."""
     found = await queue.triggers.list(limit=limit)
     now = queue.now()
     columns = ["name", "waits for", "creates", "next", "fired", "last", ""]
@@ -183,7 +189,7 @@ def _creates(trigger: Trigger) -> str:
 @click.argument("name")
 @with_queue()
 async def show_(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
-    """Show a trigger, and the last times it went off."""
+    """Show a trigger and its last firings."""
     trigger, firings = await queue.triggers.get(name), await queue.triggers.firings(name, limit=SHOWN_FIRINGS)
     shell.answer(_plain({"trigger": trigger, "firings": firings}), lambda: _show(trigger, firings, queue.now()))
     return None
@@ -203,14 +209,14 @@ def _show(trigger: Trigger, firings: Sequence[Firing], now: float) -> None:
         ]
     )
     rows = [(printing.ago(each.at, now), each.outcome, each.key, each.reason or each.tasks) for each in firings]
-    printing.section("Firings", lambda: printing.table(["ago", "outcome", "for", "what came of it"], rows, "none yet"))
+    printing.section("Firings", lambda: printing.table(["ago", "outcome", "for", "outcome"], rows, "none yet"))
 
 
 @triggers.command()
 @click.argument("name")
 @with_queue()
 async def pause(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
-    """Let a trigger fire no more until it is resumed. What happens meanwhile is nothing to it."""
+    """Pause a trigger until it is resumed. Occasions in between are ignored."""
     found = await queue.triggers.pause(name)
     shell.answer(_plain(found), lambda: click.echo(f"{printing.clean(name)} paused"))
     return None
@@ -220,7 +226,7 @@ async def pause(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 @click.argument("name")
 @with_queue()
 async def resume(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
-    """Let a trigger fire again, for what comes from now on."""
+    """Resume a trigger, for occasions from now on."""
     found = await queue.triggers.resume(name)
     shell.answer(_plain(found), lambda: click.echo(f"{printing.clean(name)} resumed"))
     return None
@@ -230,9 +236,9 @@ async def resume(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 @click.argument("name")
 @with_queue()
 async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
-    """Forget a trigger with its firings. What it created stays."""
+    """Remove a trigger with its firings. Tasks it created stay."""
     removed = await queue.triggers.remove(name)
-    text = "removed" if removed else "is not there"
+    text = "removed" if removed else "does not exist"
     shell.answer({"name": name, "removed": removed}, lambda: click.echo(f"{printing.clean(name)} {text}"))
     return None
 
@@ -257,7 +263,7 @@ def _fill(parameter: Sequence[tuple[str, Any]], facts: Any) -> dict[str, Any]:
 async def fire(
     shell: Shell, queue: AnyQueue, *, name: str, parameter: Sequence[Any], facts: Any, reason: str | None
 ) -> Answer:
-    """Create now what a trigger creates, paused or not."""
+    """Fire a trigger now, paused or not."""
     came = await queue.triggers.fire(name, **_fill(parameter, facts), reason=reason)
     shell.answer(came, lambda: click.echo(f"{came.outcome} {came.reason or ' '.join(came.tasks)}"))
     return None

@@ -1,4 +1,4 @@
-"""`types`: what the payloads and results of each type of task must look like."""
+"""`types`: schemas of the payloads and results of each task type."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SCHEMA: dict[str, Any] = {"type": values.json_object_or_file, "metavar": "JSON"
 
 @listing("types", covers={"declare": "work"})
 def types() -> None:
-    """Show and set what payloads and results of a type must look like. Alone: the list."""
+    """Show and set the schemas of payloads and results of a type. Alone: the list."""
 
 
 @types.command("list")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue) -> Answer:
-    """List the types that are registered, and where their workers declare them otherwise."""
+    """List the registered types, and where workers declare them differently."""
     found = await queue.types.list()
 
     def text() -> None:
@@ -46,7 +46,7 @@ def _row(found: TaskType) -> tuple[object, ...]:
 
 
 def _fields(schema: dict[str, Any] | None) -> str:
-    """The names of its fields, those that must be given with a star."""
+    """The names of its fields, required ones with a star."""
     if schema is None:
         return "any"
     fields = schema.get("properties")
@@ -61,7 +61,7 @@ def _fields(schema: dict[str, Any] | None) -> str:
 @click.argument("name")
 @with_queue()
 async def show(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
-    """Show the schemas and options of type NAME, and where workers declare them otherwise."""
+    """Show the schemas and options of type NAME, and where workers declare them differently."""
     found = await queue.types.get(name)
 
     def text() -> None:
@@ -88,7 +88,7 @@ def _print_schema(schema: dict[str, Any] | None) -> None:
 @click.option("--result-schema", **_SCHEMA, help="JSON Schema of results: JSON, @file, or - for stdin.")
 @with_queue(create=True)
 async def save(shell: Shell, queue: AnyQueue, *, name: str, **schemas: dict[str, Any] | None) -> Answer:
-    """Set the schemas of type NAME; one that is left out takes anything. Workers do not change them."""
+    """Set the schemas of type NAME; an omitted one accepts anything. Workers do not change them."""
     found = await queue.types.save(name, **schemas)
     shell.answer(found, lambda: click.echo(f"The schemas of type {printing.clean(name)} are in force."))
     return None

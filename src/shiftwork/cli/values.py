@@ -21,14 +21,14 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 
 class Number(click.types.FloatParamType):
-    """A number that can be counted with."""
+    """A finite number."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         return _finite(super().convert(value, param, ctx))
 
 
 class NumberRange(click.FloatRange):
-    """A number between two others: NaN is in every range, and infinity in those without an end."""
+    """A number in a range: click accepts NaN in every range, and infinity in open ones."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         return _finite(super().convert(value, param, ctx))
@@ -44,7 +44,7 @@ NUMBER = Number()
 
 
 class When(NamedTuple):
-    """A moment: fixed, or this many seconds after the store's now."""
+    """A moment: absolute, or this many seconds after the store's current time."""
 
     fixed: float | None = None
     later: float = 0.0
@@ -54,7 +54,7 @@ class When(NamedTuple):
 
 
 def when(text: str) -> When:
-    """An ISO-8601 time (UTC where it names no zone) or a time from now: 90s, 15m, 2h, 3d, 1w."""
+    """An ISO-8601 time (UTC if it names no zone) or a time from now: 90s, 15m, 2h, 3d, 1w."""
     if (seconds := _seconds(text)) is not None:
         _refuse_undated(text, time.time() + seconds)
         return When(later=seconds)
@@ -70,7 +70,7 @@ def when(text: str) -> When:
 
 
 def past(text: str) -> When:
-    """An ISO-8601 time (UTC where it names no zone) or how long ago: 90s, 15m, 2h, 3d, 1w."""
+    """An ISO-8601 time (UTC if it names no zone) or how long ago: 90s, 15m, 2h, 3d, 1w."""
     if (seconds := _seconds(text)) is None:
         return when(text)
     _refuse_undated(text, time.time() - seconds)
@@ -78,11 +78,11 @@ def past(text: str) -> When:
 
 
 def _refuse_undated(text: str, at: float) -> None:
-    """No one could be shown such a time."""
+    """Refuse a time without a calendar date: it could not be shown."""
     try:
         datetime.fromtimestamp(at, UTC)
     except (OverflowError, ValueError, OSError):
-        raise click.BadParameter(f"{text!r} is a time that no calendar has: its years are 1 to 9999") from None
+        raise click.BadParameter(f"{text!r} is outside the calendar, whose years are 1 to 9999") from None
 
 
 def duration(text: str) -> float:
@@ -154,7 +154,7 @@ def _pair(text: str, other: str) -> tuple[str, str]:
 
 
 def merged(_context: click.Context, _option: click.Parameter, parts: tuple[dict[str, Any], ...]) -> Any:
-    """Several parts as one object; None where none was given."""
+    """Several parts as one object; None if none was given."""
     known: dict[str, Any] = {}
     for part in parts:
         if twice := next((key for key in part if key in known), None):
@@ -209,19 +209,19 @@ def _read_stdin() -> str:
 
 
 def standard_input() -> BinaryIO:
-    """The bytes that come in. Where a shell has closed it (`<&-`), Python has none."""
+    """Standard input as bytes. Python has none if the shell closed it (`<&-`)."""
     if sys.stdin is None:
         raise click.BadParameter("standard input is closed")
     return sys.stdin.buffer
 
 
 def is_typed_at() -> bool:
-    """Whether a person can press keys and answer questions."""
+    """Whether input comes from a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def source(name: str) -> BinaryIO | Path:
-    """Bytes of any kind: a file, or `-` for standard input."""
+    """The bytes of a file, or `-` for standard input."""
     return standard_input() if name == STDIN else Path(name)
 
 
@@ -241,7 +241,7 @@ def _kind(value: Any) -> str:
 
 
 def word_or_json(text: str) -> Any:
-    """A value as typed: JSON, or plain text where it is none, so that words need no quotes."""
+    """A value as typed: JSON, or otherwise plain text, so that words need no quotes."""
     return _parse(text) if text.lstrip()[:1] in {"{", "[", '"'} else _word(text)
 
 

@@ -1,4 +1,4 @@
-"""Commands about what tasks wait for: `wait` for agents; `signal`, `approvals`, `approve`, `answer` for the others."""
+"""Commands for waits: `wait` for agents; `signal`, `approvals`, `approve`, `answer` for people and programs."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ async def wait(
     failures: Failures,
     **terms: Any,
 ) -> Answer:
-    """Wait under a NAME and print what came of it.
+    """Wait under a NAME and print the result.
 
-    While nothing has come the slot is released, and this ends with code 4: end the agent, too. The task is handed out
-    again, and the same command then prints the signal's data or the answer; or it ends with code 4 once more, and says
-    that the time is over. Without a NAME tasks are waited for; once they are all done this ends with code 0.
+    While the wait is open, the slot is freed and this exits with code 4: end the agent, too. The task is handed out
+    again later, and the same command then prints the signal's data or the answer, or exits with code 4 again and
+    reports that the wait expired. Without a NAME, it waits for tasks, and exits with 0 once they are all done.
     """
     if bool(name) == bool(tasks):
         refuse("give a NAME, or tasks with --task")
@@ -72,13 +72,13 @@ def _print(wait: Wait) -> None:
     if wait.status == "met":
         click.echo(_text(wait.value))
     elif wait.status == "expired":
-        click.echo(printing.clean(f"{wait.name}: its time is over"), err=True)
+        click.echo(printing.clean(f"{wait.name}: expired"), err=True)
     else:
         click.echo(printing.clean(f"{wait.name}: the task waits"), err=True)
 
 
 def _text(value: Any) -> str:
-    """What came as a script wants it: text as it is, nothing as nothing, anything else as JSON."""
+    """The result for a script: text unchanged, nothing as nothing, anything else as JSON."""
     if value is None:
         return ""
     return printing.clean(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -90,25 +90,25 @@ def _text(value: Any) -> str:
 @click.option("--task", help="Only to this task.")
 @with_queue()
 async def signal(shell: Shell, queue: AnyQueue, *, name: str, data: Any, task: str | None) -> Answer:
-    """Send the signal NAME to tasks that wait for it. It is kept a day for those that wait later."""
+    """Send the signal NAME to tasks that wait for it. It is kept for a day for later waits."""
     sent = await queue.waits.signal(name, data, task=task)
     shell.answer(sent, lambda: click.echo(printing.clean(f"signal {sent.name}: {_woken(sent.freed)}")))
     return None
 
 
 def _woken(count: int) -> str:
-    return {0: "no task was waiting for it", 1: "1 task goes on"}.get(count, f"{count} tasks go on")
+    return {0: "no task was waiting for it", 1: "1 task continues"}.get(count, f"{count} tasks continue")
 
 
 @click.command(cls=Command)
 @click.option("--kind", type=click.Choice(["approval", "question"]), help="Only these.")
 @click.option("--type", help="Of tasks of this type.")
 @click.option("--task", help="Of this task.")
-@click.option("--after", metavar="TASK", help="Go on behind this task.")
+@click.option("--after", metavar="TASK", help="Continue after this task.")
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @with_queue()
 async def approvals(shell: Shell, queue: AnyQueue, **conditions: Any) -> Answer:
-    """List what waits for a person. Approvals that guards ask for, and questions of agents."""
+    """List open requests to people. Approvals that guards require, and questions of agents."""
     found = await queue.approvals.list(**conditions)
     columns = ["task", "kind", "type", "what", "asked", "expires", "revision"]
     now = queue.now()
@@ -126,13 +126,13 @@ def _row(asked: ApprovalRequest, now: float) -> tuple[object, ...]:
 
 @click.command(cls=Command)
 @click.argument("task")
-@click.option("--reject", is_flag=True, help="Say no: the task is cancelled.")
+@click.option("--reject", is_flag=True, help="Reject it: the task is cancelled.")
 @click.option("--note", help="The reason, recorded in the history.")
 @click.option("--revision", help="Only if the work is still this revision, which `approvals` shows.")
 @click.option("--version", type=int, help="Only if the task is still at this version.")
 @with_queue()
 async def approve(shell: Shell, queue: AnyQueue, *, task: str, reject: bool, **stated: Any) -> Answer:
-    """Let a task run that a guard has stopped, or cancel it with --reject."""
+    """Approve a task that a guard has stopped, or cancel it with --reject."""
     decide = queue.approvals.reject if reject else queue.approvals.approve
     changing.show_outcome(shell, await decide(task, **stated))
     return None
@@ -143,6 +143,6 @@ async def approve(shell: Shell, queue: AnyQueue, *, task: str, reject: bool, **s
 @click.option("--data", type=values.word_or_json, required=True, metavar="VALUE", help="The answer: JSON, or a word.")
 @with_queue()
 async def answer(shell: Shell, queue: AnyQueue, *, task: str, data: Any) -> Answer:
-    """Answer the question that a task asks. `approvals` lists them."""
+    """Answer a task's question. `approvals` lists them."""
     changing.show_outcome(shell, await queue.approvals.answer(task, data))
     return None

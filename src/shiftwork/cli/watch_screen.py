@@ -66,12 +66,12 @@ def _warnings(look: LiveStatus) -> list[RenderableType]:
 
 
 def _causes(look: LiveStatus) -> list[RenderableType]:
-    """Why work waits: first of all when nothing runs."""
+    """Show why work waits; prominently if nothing runs."""
     found = look.blocked
     shown = [Text(one_line(f"  {blocked.sentence(cause)}"), "yellow") for cause in found.causes[:CAUSES]]
     if len(found.causes) > CAUSES:
         shown.append(Text(f"  and {len(found.causes) - CAUSES} more causes (shiftwork explain)", "dim"))
-    title = Text("Nothing runs, and work waits", "bold yellow") if found.is_idle else Text("Why work waits", "dim")
+    title = Text("Work waits, but nothing runs", "bold yellow") if found.is_idle else Text("Why work waits", "dim")
     return [title, *shown] if shown else []
 
 
@@ -97,7 +97,7 @@ def _running(look: LiveStatus, rows: int) -> RenderableType:
 
 
 def _bar(progress: object) -> str:
-    """How far a task says it is; agents may write anything there."""
+    """A task's progress; agents may write anything there."""
     done = progress.get("pct") if isinstance(progress, dict) else None
     if isinstance(done, bool) or not isinstance(done, int | float) or not math.isfinite(done):
         return ""
@@ -106,7 +106,7 @@ def _bar(progress: object) -> str:
 
 
 def _cell(text: str) -> Text:
-    """Callers and agents chose these words: they neither mark up the table nor reach the terminal as control codes."""
+    """Escape text of callers and agents: it must neither mark up the table nor send control codes to the terminal."""
     return Text(one_line(text), no_wrap=True, overflow="ellipsis")
 
 

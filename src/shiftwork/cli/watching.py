@@ -1,4 +1,4 @@
-"""`watch`: the queue as it moves, on one screen, until a key is pressed."""
+"""`watch`: shows the live queue on one screen, until a key is pressed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from shiftwork.model.history import Event
 
 SHOWN_EVENTS = 200
-"""Events that are read at a time; of a busy queue only the newest are shown anyway."""
+"""Events read at a time; for a busy queue, only the newest are shown anyway."""
 
 BEFORE = 30
-"""Of what happened before, so that the first look is not empty."""
+"""Past events to read, so that the first screen is not empty."""
 
 RUNNING = 100
 LINES = 200
@@ -36,9 +36,9 @@ LINES = 200
 @click.option("--once", is_flag=True, help="Print it once and exit (the default without a terminal).")
 @with_queue()
 async def watch(shell: Shell, queue: AnyQueue, *, every: float, once: bool) -> Answer:
-    """Watch the queue: what waits, what runs, who works, what happens. q ends it.
+    """Watch the queue: waiting and running tasks, agents, events. q quits.
 
-    With --json one line for each look.
+    With --json, one line per update.
     """
     looks = _looks(queue)
     if shell.json:
@@ -94,7 +94,7 @@ async def _move(queue: AnyQueue, looks: AsyncIterator[LiveStatus], every: float)
 
 @contextmanager
 def _shown(workspace: str) -> Iterator[Callable[[LiveStatus], None]]:
-    """One look in the place of another, or below it on a terminal that cannot go back."""
+    """Show an update in place, or below on a terminal that cannot move the cursor."""
     from rich.console import Console  # noqa: PLC0415  # expensive
     from rich.live import Live  # noqa: PLC0415  # likewise
 
@@ -110,7 +110,7 @@ def _shown(workspace: str) -> Iterator[Callable[[LiveStatus], None]]:
 
 @contextmanager
 def _keys() -> Iterator[asyncio.Queue[str]]:
-    """Keys as they are pressed, where there is a keyboard."""
+    """Keys as they are pressed, if there is a keyboard."""
     pressed: asyncio.Queue[str] = asyncio.Queue()
     if not values.is_typed_at():
         yield pressed

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from shiftwork.worker.program import Program
 
 COMMAND = "shiftwork.command"
-"""Where the words after `--` are kept until the command is run."""
+"""The key of the words after `--` until the command is run."""
 
 
 class WorkCommand(Command):
-    """A command whose words after `--` are another one."""
+    """A command that takes another command after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -55,7 +55,7 @@ _OF_COMMANDS = [
         "accounts",
         multiple=True,
         metavar="NAME",
-        help="On which account; likewise. Repeatable: each claim names the one to use.",
+        help="Its provider account; agents that share it share its limits. Repeatable: each claim names one.",
     ),
     click.option(
         "--agent",
@@ -84,7 +84,7 @@ _OF_COMMANDS = [
     click.option(
         "--permissions",
         type=click.Choice(["allow", "deny", "ask"]),
-        help="What an ACP agent is answered that asks for permission; ask puts it to a person [default: deny].",
+        help="The answer to an ACP agent's requests for permission; ask asks a person [default: deny].",
     ),
     click.option("--work-dir", metavar="FOLDER", help="The parent of the tasks' folders [default: next to the queue]."),
     click.option(
@@ -100,11 +100,13 @@ _OF_COMMANDS = [
     click.option(
         "--no-test-pass",
         is_flag=True,
-        help="Run no test-pass line of a task here; its output waits for a verdict from elsewhere.",
+        help="Do not run tasks' test-pass commands here; outputs wait for a verdict from elsewhere.",
     ),
     click.option("--clean", is_flag=True, help="Remove the folder of a task that is completed."),
     click.option("--stop-grace", "stop_grace_sec", **_SECONDS, help="Grace period after SIGTERM [default: 30]."),
-    click.option("--kill-after", "kill_after_sec", **_SECONDS, help="From its SIGTERM to SIGKILL [default: 5]."),
+    click.option(
+        "--kill-after", "kill_after_sec", **_SECONDS, help="Seconds from its SIGTERM to SIGKILL [default: 5]."
+    ),
 ]
 """Named like the fields of `Program`. None has a default: a worker of a module takes none of them."""
 
@@ -130,10 +132,10 @@ def _for_commands(function: Callable[..., Answer]) -> Callable[..., Answer]:
     "runtime_id",
     metavar="ID",
     callback=filled,
-    help="The runtime it is, the same after a restart: what it held before is recovered [default: a new one].",
+    help="A runtime id that stays the same after a restart: its claims are recovered [default: a new one].",
 )
 @click.option("--until-idle", is_flag=True, help="End when there is nothing left to do.")
-@click.option("--max-tasks", type=click.IntRange(min=1), metavar="N", help="Claim at most N tasks, and end with them.")
+@click.option("--max-tasks", type=click.IntRange(min=1), metavar="N", help="Claim at most N tasks, then end.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only warnings and errors: no line per task, no summary.")
 @click.option(
     "--log-format",
@@ -159,10 +161,9 @@ def work(
 
     The options from --type on are for a command. It works on one task at a time unless --concurrency says otherwise.
 
-    On standard error it prints what it works on, a line for each task (one line a second where there are many) and a
-    summary. With --json these lines are JSON, and the summary is a document on standard output, of all its processes
-    together; `silent` counts those processes that were killed, and whose share is not in it. What handlers print then
-    goes to standard error.
+    Prints a start line, a line per task (at high rates, one line a second) and a summary to standard error. With --json
+    these lines are JSON, and the summary of all processes is a document on standard output; `silent` counts killed
+    processes, which are missing from it. Handlers' output then goes to standard error.
     """
     shell = current()
     given = {name: value for name, value in program.items() if value is not None and value != () and value is not False}
@@ -183,9 +184,9 @@ def work(
         refuse("--max-tasks is for one process; leave out --processes")
     log_format = log_format or ("json" if shell.json else "text")
     logs.set_up(json=log_format == "json", quiet=quiet)
-    os.environ["SHIFTWORK_LOG_FORMAT"] = log_format  # where its children look
+    os.environ["SHIFTWORK_LOG_FORMAT"] = log_format  # read by its children
     if shell.token is not None:
-        os.environ["SHIFTWORK_TOKEN"] = shell.token  # where this worker, its heartbeats and its children look
+        os.environ["SHIFTWORK_TOKEN"] = shell.token  # read by this worker, its heartbeats and its children
     from shiftwork.worker import command, summing  # noqa: PLC0415  # no worker for `--help`
 
     options: dict[str, Any] = {"processes": processes, "concurrency": concurrency, "until_idle": until_idle}
@@ -199,7 +200,7 @@ def work(
 
 
 def _print_summary(total: dict[str, Any]) -> None:
-    """As a small table, with what there was any of."""
+    """The summary as a small table of non-zero counts."""
     from shiftwork.worker.delivery import COUNTS  # noqa: PLC0415  # no worker for `--help`
     from shiftwork.worker.task_log import dollars, duration  # noqa: PLC0415  # likewise
 
@@ -243,13 +244,13 @@ def _program(shell: Shell, runs: list[str], given: dict[str, Any]) -> Program:
     shell.store = _absolute(shell.store)
     base = given.pop("work_dir", None) or default_folder(shell.store, "work")
     if base is None:
-        refuse("a queue in memory has no place for folders: name one with --work-dir")
+        refuse("a queue in memory has no folder for tasks: name one with --work-dir")
     known = {"store": shell.store, "workspace": shell.workspace, "work_dir": str(Path(base).absolute())}
     return program.check(program.Program(command=tuple(runs), **{"types": (), **known, **given}))
 
 
 def _absolute(store: str) -> str:
-    """The command works in another folder, and may call the queue from there."""
+    """Make the address absolute: the command runs in another folder, and may call the queue from there."""
     name = store.removeprefix("sqlite:///")
     return store if name == store else f"sqlite:///{Path(name).absolute()}"
 

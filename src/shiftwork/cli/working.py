@@ -36,12 +36,12 @@ def _agent(shell: Shell, agent: str | None) -> str:
 
 
 def _as_agent(shell: Shell, queue: AnyQueue) -> AnyQueue:
-    """What is done under a claim is done by its agent, unless it was said who acts."""
+    """The actor of writes under a claim is its agent, unless another is named."""
     return queue if shell.actor else queue.as_caller("system")
 
 
 def _fail_when_locked(run: Callable[..., Answer]) -> Callable[..., Answer]:
-    """A claim that cannot get the file's lock ends with 1, as the shell scripts of old did."""
+    """A claim that cannot get the file's lock exits with 1, as scripts expect."""
 
     @functools.wraps(run)
     def claim_or_end(**named: Any) -> Answer:
@@ -61,14 +61,14 @@ def _fail_when_locked(run: Callable[..., Answer]) -> Callable[..., Answer]:
 @click.option("--count", type=int, default=1, show_default=True, help="Claim at most this many tasks.")
 @click.option("--wait", type=values.NUMBER, default=0, metavar="SEC", help="How long to wait for work; at most 25.")
 @click.option("--start", is_flag=True, help="Start the task immediately.")
-@click.option("--fifo", is_flag=True, help="The oldest first, whatever its priority.")
+@click.option("--fifo", is_flag=True, help="Oldest first, whatever the priority.")
 @click.option("--print-token", is_flag=True, help="Print claim tokens instead of ids.")
 @_fail_when_locked
 @with_queue()
 async def claim(
     shell: Shell, queue: AnyQueue, *, agent: str | None, types: tuple[str, ...], print_token: bool, **options: Any
 ) -> Answer:
-    """Take work and print its id. Without work nothing is printed."""
+    """Claim work and print its id. Without work, nothing is printed."""
     name = _agent(shell, agent)
     answer = await _as_agent(shell, queue).claims.request(name, types=types or None, **options)
 
@@ -83,7 +83,7 @@ async def claim(
 
 
 def _in_the_way(answer: ClaimResult, agent: str) -> str | None:
-    """Why there is nothing for this agent, where that is more than that there is nothing."""
+    """Why there is no work for this agent, if there is a reason besides an empty queue."""
     if answer.at_capacity:
         return f"agent {agent} is at capacity"
     if answer.closed:
@@ -120,7 +120,7 @@ def _assignment(assignment: Assignment) -> dict[str, Any]:
 
 
 def under_claim(action: Action) -> Callable[..., Answer]:
-    """A command whose first argument is a claim token, or the id of a task that the agent holds."""
+    """Adds a first argument: a claim token, or the id of a task that the agent holds."""
 
     @functools.wraps(action)
     async def with_token(shell: Shell, queue: AnyQueue, *, claim: str, agent: str | None, **named: Any) -> Answer:
@@ -134,7 +134,7 @@ def under_claim(action: Action) -> Callable[..., Answer]:
 
 
 def usage_options(action: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Options that say what the work has cost since the last report."""
+    """Options for usage since the last report."""
 
     @together(
         click.option(
@@ -145,7 +145,7 @@ def usage_options(action: Callable[..., Answer]) -> Callable[..., Answer]:
         ),
         click.option("--tokens-in", type=int, default=0, help="Tokens read since the last report."),
         click.option("--tokens-out", type=int, default=0, help="Tokens written since the last report."),
-        click.option("--on-model", metavar="MODEL", help="The model that this was spent on."),
+        click.option("--on-model", metavar="MODEL", help="The model used."),
     )
     @functools.wraps(action)
     def with_usage(
@@ -171,16 +171,16 @@ async def start(shell: Shell, queue: AnyQueue, token: str) -> Answer:
 
 
 @click.command(cls=Command)
-@click.option("--progress", type=values.word_or_json, metavar="VALUE", help="How far it is: JSON, or a word.")
-@click.option("--acknowledge", type=int, metavar="SEQ", help="Instructions up to this number are read.")
+@click.option("--progress", type=values.word_or_json, metavar="VALUE", help="The progress: JSON, or a word.")
+@click.option("--acknowledge", type=int, metavar="SEQ", help="Acknowledge instructions up to this number.")
 @usage_options
 @under_claim
 async def heartbeat(
     shell: Shell, queue: AnyQueue, token: str, *, progress: Any, usage: Any, acknowledge: int | None
 ) -> Answer:
-    """Keep the lease on claimed work. Prints continue, yield (release it soon), cancel or lost.
+    """Extend the lease of claimed work. Prints continue, yield (release it soon), cancel or lost.
 
-    The last two end with code 4. The lines after it are instructions for you, each with its number.
+    The last two exit with code 4. Further lines are instructions for the agent, each with its number.
     """
     if acknowledge is not None:
         await queue.claims.acknowledge(token, acknowledge)
@@ -195,14 +195,14 @@ async def heartbeat(
 @under_claim
 @click.argument("value", type=values.word_or_json)
 async def progress(shell: Shell, queue: AnyQueue, token: str, *, value: Any) -> Answer:
-    """Say how far the work is. VALUE is JSON, or a word."""
+    """Report progress. VALUE is JSON, or a word."""
     changing.show_outcome(shell, await queue.claims.progress(token, value))
     return None
 
 
 @click.command(cls=Command)
 @click.option("--kind", default="text", show_default=True, help="text, tool_call or error.")
-@click.option("--data", type=values.json_object, metavar="JSON", help="More of it: a JSON object, or - for stdin.")
+@click.option("--data", type=values.json_object, metavar="JSON", help="Further data: a JSON object, or - for stdin.")
 @under_claim
 @click.argument("text")
 async def message(
@@ -215,7 +215,7 @@ async def message(
 
 @click.command(cls=Command)
 @click.option("--data", type=values.json_value, metavar="JSON", help="The result: JSON, @file, or - for stdin.")
-@click.option("--text", help="The result in words.")
+@click.option("--text", help="The result as text.")
 @click.option("--artifact", "artifacts", multiple=True, help="A reference to something made. Repeatable.")
 @click.option(
     "--decision-report", type=values.json_object, metavar="JSON", help="The decision report: what was decided, and why."
@@ -237,7 +237,7 @@ async def complete(shell: Shell, queue: AnyQueue, token: str, **report: Any) -> 
 async def verdict(
     shell: Shell, queue: AnyQueue, token: str, *, passed: bool, evidence: dict[str, Any] | None, note: str | None
 ) -> Answer:
-    """Say whether an output that was submitted without a verdict passed."""
+    """Give the verdict on an output that was submitted without one."""
     changing.show_outcome(shell, await queue.claims.verdict(token, passed=passed, evidence=evidence, note=note))
     return None
 
@@ -246,14 +246,14 @@ async def verdict(
 @click.option("--reason", required=True, help="Why, in a word that the retry settings know: crash, rate_limit, ...")
 @click.option("--error", help="The error message.")
 @click.option("--data", type=values.json_value, metavar="JSON", help="A partial result: JSON, @file, or -.")
-@click.option("--no-retry", "retry", is_flag=True, flag_value=False, default=True, help="Do not try again.")
+@click.option("--no-retry", "retry", is_flag=True, flag_value=False, default=True, help="Do not retry.")
 @click.option("--provider", help="The provider whose rate limit was hit.")
-@click.option("--account", help="On which account.")
-@click.option("--model", help="With which model.")
+@click.option("--account", help="Its account.")
+@click.option("--model", help="Its model.")
 @usage_options
 @under_claim
 async def fail(shell: Shell, queue: AnyQueue, token: str, **problem: Any) -> Answer:
-    """Report a failed attempt. The answer is what became of the task."""
+    """Report a failed attempt. Prints the task's new status."""
     changing.show_outcome(shell, await queue.fail(token, **problem))
     return None
 
@@ -262,6 +262,6 @@ async def fail(shell: Shell, queue: AnyQueue, token: str, **problem: Any) -> Ans
 @click.option("--reason", help="The reason, recorded in the history.")
 @under_claim
 async def release(shell: Shell, queue: AnyQueue, token: str, *, reason: str | None) -> Answer:
-    """Give work back. It costs no attempt."""
+    """Return work to the queue. Costs no attempt."""
     changing.show_outcome(shell, await queue.release(token, reason))
     return None

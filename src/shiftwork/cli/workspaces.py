@@ -1,4 +1,4 @@
-"""`workspaces`: which workspaces there are, in which database each is, and how one is moved to another."""
+"""`workspaces`: lists workspaces and their databases, and moves them."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ def _check(*, to: str | None, resume: bool, undo: bool, **_: Any) -> None:
 
 @workspaces.command("move")
 @click.argument("name", metavar="WORKSPACE")
-@click.option("--to", metavar="DATABASE", help="The database it goes to, by its name in the map.")
+@click.option("--to", metavar="DATABASE", help="The target database, by its name in the map.")
 @click.option("--resume", is_flag=True, help="Finish a move that was interrupted.")
 @click.option("--undo", is_flag=True, help="Give up a move that has not switched yet.")
 @with_queue(check=_check)
 async def move_(shell: Shell, queue: AnyQueue, *, name: str, to: str | None, undo: bool, **_: bool) -> Answer:
     """Move a workspace to another database of the map while it is in use.
 
-    Rows are copied while work goes on. Its writes wait while the last changes are copied and the workspace is switched.
-    Both copies are compared by checksum before.
+    Rows are copied while work continues. Writes wait only while the last changes are copied and the workspace is
+    switched, after both copies were compared by checksum.
     """
     from shiftwork.databases import move  # noqa: PLC0415  # no store for `--help`
     from shiftwork.queue import Queue  # noqa: PLC0415  # likewise

@@ -1,4 +1,4 @@
-"""The queue as a whole, as its operator sees it."""
+"""Operations on the queue as a whole."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ class Control(Namespace, name="control", group="Queue"):
         created_before: Time | None = None,
         held: bool = False,
     ) -> int:
-        """Remove the tasks that match every condition, and return how many. At least one condition must be given.
+        """Remove the tasks that match every condition, and return how many. Requires at least one condition.
 
-        The setting `purge.mode` says whether they are cancelled or deleted. Tasks that an agent holds match only with
-        `held`, or where `status` names their state.
+        The setting `purge.mode` says whether they are cancelled or deleted. Claimed tasks match only with
+        `held`, or if `status` names their state.
         """
 
     @operation("GET /api/queue/blocked", "read")
     async def blocked(self) -> WaitingWork:
-        """Say why work waits: how many tasks each cause keeps, and what would lift it.
+        """Return why work waits: how many tasks each cause affects, and what would lift it.
 
-        It is what `explain` says of each task, summed up: what is paused, breakers, cooldowns, limits, budgets, types
-        that no agent takes, agents at capacity, dependencies, approvals, retries and waits.
+        A summary of `explain` over all tasks: pauses, breakers, cooldowns, limits, budgets, types that no agent takes,
+        agents at capacity, dependencies, approvals, retries and waits.
         """
 
     @operation("GET /api/queue/backpressure", "read")
     async def backpressure(self) -> Backpressure:
-        """Return how full the queue is: what waits, the limits, and how many more tasks find room."""
+        """Return how full the queue is: waiting tasks, limits, and remaining room."""
 
     @operation("GET /api/duties", "read", envelope="items")
     async def maintenance(self) -> list[MaintenanceJob]:
-        """Return when each maintenance job last ran, what it did, and whether it is late or rests."""
+        """Return when each maintenance job last ran, what it did, and whether it is late or paused."""
 
     @operation("GET /api/bridges", "read", envelope="bridges", group="Bridges")
     async def bridges(self) -> list[BridgeInfo]:
-        """Return the bridges to streams that this workspace has or had, when each last looked, and what it carries."""
+        """Return this workspace's current and past bridges to streams, when each last polled, and its open entries."""

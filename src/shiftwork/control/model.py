@@ -11,7 +11,7 @@ from shiftwork.search.model import Level
 
 
 class Purge(Fields):
-    """Which tasks to remove. At least one condition must be given; held tasks only where `held` says so."""
+    """Which tasks to remove. Requires at least one condition; claimed tasks match only with `held`."""
 
     status: list[Name] = []
     type: Name | None = None
@@ -22,7 +22,7 @@ class Purge(Fields):
 
 
 class MaintenanceJob(msgspec.Struct, frozen=True):
-    """When a maintenance job last ran, how long it took and what it did; if it is late or rests, and why."""
+    """When a maintenance job last ran, how long it took and what it did; whether it is late or paused, and why."""
 
     name: str
     due_at: float
@@ -41,7 +41,7 @@ class BridgeInfo(msgspec.Struct, frozen=True):
     name: str
     role: str
     seen_at: float
-    """When it last looked."""
+    """When it last polled."""
     unread: int
     """Entries on offer that no worker is known to have taken."""
     taken: int
@@ -49,4 +49,4 @@ class BridgeInfo(msgspec.Struct, frozen=True):
     taken_in: int
     """Entries of a foreign orchestrator that are not answered yet."""
     events_after: int | None = None
-    """The number of the last event published in its stream; None where it publishes none."""
+    """The number of the last event published in its stream; None if it publishes none."""

@@ -1,4 +1,4 @@
-"""What the operations on the queue as a whole do."""
+"""Implements the operations on the queue as a whole."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def purge(
 async def _purge_page(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, purge: Purge, after: str | None
 ) -> tuple[int, str | None]:
-    """One bounded page of a purge: how many went, and where to continue."""
+    """Run one bounded page of a purge; returns how many were removed, and where to continue."""
     low, high = LEVELS.get(purge.level or "", (None, None))
     statuses = purge.status or ["pending", "waiting_approval", "ready", "retrying"] + (
         sorted(CLAIMED_STATES) if purge.held else []

@@ -16,21 +16,21 @@ from shiftwork.operation.parameters import SOMETHING, Accepts
 
 
 class Dags(Namespace, name="dags", group="DAGs"):
-    """Tasks and their edges, watched and changed as one."""
+    """DAGs: tasks and their edges, read and changed as a whole."""
 
     @operation("GET /api/dags/{dag_id}", "read", errors=(NotFound,))
     async def get(self, dag_id: Name) -> Dag:
-        """Return a DAG with its tasks, shape, counts and money."""
+        """Return a DAG with its tasks, shape, counts and costs."""
 
     async def result(self, dag: str | DagHandle, *, wait: Patience = 0) -> DagResult:
-        """Return what became of each task of a DAG, by its id or handle; with `wait`, wait that long for its end.
+        """Return the outcome of each task of a DAG, by its id or handle; with `wait`, wait up to that long for its end.
 
-        `wait` is in seconds or a timedelta; None waits as long as it takes. A DAG has failed when a task of it has and
-        nothing else of it can run: `result.failures` lists those tasks. Raises `ResultTimeout` when it has not ended.
+        `wait` is in seconds or a timedelta; None waits as long as it takes. A DAG has failed when one of its tasks has
+        and none of the others can run: `result.failures` lists those tasks. Raises `ResultTimeout` if it has not ended.
         """
         dag_id = dag if isinstance(dag, str) else dag.dag_id
         if dag_id is None:
-            raise InputError("every task of it was there already, so there is no DAG", where="dag")
+            raise InputError("all of its tasks already existed, so there is no DAG", where="dag")
         return await dag_result(self._executor, dag_id, wait)
 
     @operation("POST /api/dags/{dag_id}/tasks", "submit", envelope="tasks", status=201, errors=SUBMITTING)
@@ -45,7 +45,7 @@ class Dags(Namespace, name="dags", group="DAGs"):
         dag_id: Name,
         changes: Annotated[DagChanges | Mapping[str, Any], Accepts(Annotated[DagChanges, SOMETHING])],
     ) -> DagSummary:
-        """Change a DAG's title or the most it may cost."""
+        """Change a DAG's title or ceiling."""
 
     @operation("POST /api/dags/{dag_id}/cancel", "operate", envelope="outcomes", errors=(NotFound,))
     async def cancel(self, dag_id: Name, reason: Text = "cancelled") -> list[Outcome]:

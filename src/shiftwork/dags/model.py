@@ -1,4 +1,4 @@
-"""DAGs as they are listed, and what may be changed about one."""
+"""DAGs as they are listed, and their changeable fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DagStatus = Literal["pending", "running", "completed", "failed", "cancelled"]
 
 
 class DagSummary(msgspec.Struct, frozen=True):
-    """A DAG without its tasks. What was moved to the archive is counted no more."""
+    """A DAG without its tasks. Archived tasks are not counted."""
 
     id: str
     workspace_id: str
@@ -37,7 +37,7 @@ class DagPage(msgspec.Struct, frozen=True):
 
 
 class DagChanges(Fields):
-    """What may be changed about a DAG. A field that is not given stays; null empties it."""
+    """Changes of a DAG. An omitted field stays; null clears it."""
 
     title: Text | msgspec.UnsetType | None = msgspec.UNSET
     budget_ceiling_usd: Dollars | msgspec.UnsetType | None = msgspec.UNSET

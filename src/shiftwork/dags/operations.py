@@ -94,7 +94,7 @@ def _summary(row: Row, totals: Row | None, ceiling: int | None) -> DagSummary:
 async def _update(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, dag_id: str, changes: DagChanges
 ) -> DagSummary:
-    """Change a DAG's title or ceiling; a lone task is its own DAG and has neither."""
+    """Change a DAG's title or ceiling; a standalone task is its own DAG and has neither."""
     if changes.budget_ceiling_usd is not msgspec.UNSET:
         await tx.all("lock_tasks", items=[(dag_id,)])  # tasks before DAGs, DAGs before budgets
     locked = await tx.all("lock_dags", items=[(dag_id,)])
@@ -154,7 +154,7 @@ async def _result(tx: Tx, engine: Engine, workspace: str, uuid: str, dag: Dag) -
 
 
 def _task(root: str, task: Task) -> DagTask:
-    """Named as it was submitted, whatever row answers for it now."""
+    """The id of the submission, whichever row is current now."""
     failed = task.status in SETTLED
     return DagTask(
         id=root,

@@ -22,11 +22,11 @@ from shiftwork.operation.declare import Namespace, operation
 from shiftwork.operation.parameters import Accepts
 
 GivenDecision = Annotated[Decision, Accepts(Name)]
-"""Documents have words of their own for decisions, so that any word is read."""
+"""Any word is accepted, because documents have their own words for decisions."""
 
 
 class DeadLetters(Namespace, name="dead_letters", group="Dead letters"):
-    """What failed for good, and what people decide about it."""
+    """Tasks that failed for good, and people's decisions about them."""
 
     @operation(
         "POST /api/dead-letters/{task_id}/review",
@@ -49,12 +49,12 @@ class DeadLetters(Namespace, name="dead_letters", group="Dead letters"):
     ) -> Outcome:
         """Decide about a dead letter: retry, retry_later, modify_and_retry, cancel, abandon, delete or escalate.
 
-        `at` is when to try again (retry_later), `change` the fields of the task to replace (modify_and_retry). With
-        `chain`, dependents that were cancelled because of it come back, too.
+        `at` is when to retry (retry_later), `change` the fields of the task to replace (modify_and_retry). With
+        `chain`, dependents that were cancelled because of it are restored, too.
         """
 
     async def retry(self, task_id: str, *, note: str | None = None) -> Outcome:
-        """Try a dead letter again."""
+        """Retry a dead letter."""
         return await self.review(task_id, "retry", note=note)
 
     @operation("GET /api/dead-letters/{task_id}/reviews", "read", envelope="items", errors=(NotFound,))
@@ -65,7 +65,7 @@ class DeadLetters(Namespace, name="dead_letters", group="Dead letters"):
     async def redrive(
         self, signature: Name, decision: GivenDecision = "retry", *, note: Text | None = None, at: Time | None = None
     ) -> list[Outcome]:
-        """Make the same decision about all dead letters that failed alike."""
+        """Make the same decision about all dead letters with one signature."""
 
     @operation("GET /api/dead-letters/groups", "read", envelope="items")
     async def groups(self, *, limit: PageSize = 100) -> list[FailureGroup]:

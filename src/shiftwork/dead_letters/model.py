@@ -34,7 +34,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class FailureGroup(msgspec.Struct, frozen=True):
-    """Open dead letters that failed alike."""
+    """Open dead letters with the same signature."""
 
     signature: str
     type: str
@@ -43,7 +43,7 @@ class FailureGroup(msgspec.Struct, frozen=True):
     first_at: float
     last_at: float
     example: str | None
-    """One of their errors."""
+    """An example of their errors."""
 
 
 class Review(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Dead letters: what a person decides about them, one by one or all that failed alike."""
+"""Dead letters: people's decisions about one, or about all with the same signature."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from shiftwork.dead_letters.api import DeadLetters
 from shiftwork.dead_letters.model import DeadLetter, Decision, FailureGroup, Review
 from shiftwork.engine import dedupe_policy, read
 from shiftwork.engine import dependents as consequences
-from shiftwork.engine.change import check_version
 from shiftwork.engine.engine import Caller, Engine
-from shiftwork.engine.lineage import relane, without_times
-from shiftwork.engine.prepare import prepare
+from shiftwork.engine.fence import check_version
+from shiftwork.engine.prepare import prepare, relane, without_times
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.submit import inherit_open_fate
@@ -30,7 +29,6 @@ from shiftwork.operation.local import Call, implements, reading
 from shiftwork.steps.policy import is_same_work
 from shiftwork.store.store import Row, Tx
 from shiftwork.waits import approval_guard, schedule
-from shiftwork.waits.open_waits import count_waiting
 
 REDRIVE_BATCH = 500
 DECISIONS: tuple[str, ...] = get_args(Decision)
@@ -40,7 +38,7 @@ _FIXED = frozenset(
     | {"force_fresh_session", "priority_boost_per_minute", "tree_budget_usd"}
     | {"run_at", "delay", "expires_at", "expires_in"}
 )
-"""What a task is and where it comes from; a review changes what is to be done."""
+"""Fields of a task's identity and origin, which a review cannot change."""
 
 
 class ReviewDecision(NamedTuple):
@@ -49,11 +47,11 @@ class ReviewDecision(NamedTuple):
     decision: str
     note: str | None = None
     at: float | None = None
-    """When to try again, for `retry_later`."""
+    """When to retry, for `retry_later`."""
     change: dict[str, Any] | None = None
     """Fields of the task to be replaced, for `modify_and_retry`."""
     chain: bool = False
-    """Bring back the dependents that were cancelled because of it, too."""
+    """Also restore the dependents that were cancelled because of it."""
     version: int | None = None
 
 
@@ -124,7 +122,7 @@ async def _carry_out(work: UnitOfWork, row: TaskRow, verdict: ReviewDecision) ->
 
 
 async def _leave(work: UnitOfWork, row: TaskRow, verdict: ReviewDecision) -> tuple[str, dict[str, Any] | None]:
-    """Where the decision leads, and what is to be notified of the way."""
+    """Apply the decision; returns the path for the event."""
     if verdict.decision == "cancel":
         path = work.move(row, "cancel")
         row.cancel_reason = verdict.note or "cancelled on review"
@@ -135,8 +133,8 @@ async def _leave(work: UnitOfWork, row: TaskRow, verdict: ReviewDecision) -> tup
     await work.tx.run("drop_expired_waits", items=[(row.root_id,)])  # a retry gives them another chance
     await work.tx.run("forget_failed_waits", items=[(row.root_id,)])
     row.round += 1
-    row.expires_at = None  # someone wants it now
-    if row.failure_reason != reasons.DISPLACED:  # which was not a fault of its own, and took it no attempt
+    row.expires_at = None  # a person wants it now
+    if row.failure_reason != reasons.DISPLACED:  # a displacement was not its fault, and cost no attempt
         row.attempts = row.reclaims = row.rate_limits = 0
     row.failure_reason = None
     if row.own_settings or verdict.decision == "modify_and_retry":
@@ -179,7 +177,7 @@ async def _modify(work: UnitOfWork, row: TaskRow, change: dict[str, Any]) -> Non
 
 
 async def _retake_key(work: UnitOfWork, row: TaskRow) -> None:
-    """Back in the scope of its idempotency key, unless someone else has taken that meanwhile."""
+    """Take back its idempotency key, unless another task has taken it meanwhile."""
     if row.idempotency_key is not None:
         until = dedupe_policy.until((await work.settings_of(row)).idempotency, work.now)
         taken = [(row.workspace, row.idempotency_key, row.id, until)]
@@ -187,7 +185,7 @@ async def _retake_key(work: UnitOfWork, row: TaskRow) -> None:
 
 
 async def _give_up_key(work: UnitOfWork, row: TaskRow) -> None:
-    """Displaced work keeps its key, since it comes back by itself; what a person has given up does not."""
+    """Displaced work keeps its key, because it returns by itself; abandoned work does not."""
     if row.idempotency_key is not None and not dedupe_policy.in_scope(
         (await work.settings_of(row)).idempotency, row.status
     ):
@@ -195,7 +193,7 @@ async def _give_up_key(work: UnitOfWork, row: TaskRow) -> None:
 
 
 async def _revive_chain(work: UnitOfWork, roots: set[str]) -> None:
-    """Dependents that were cancelled because of these wait again, and so on down."""
+    """Make dependents that were cancelled because of these wait again, and so on down."""
     while roots:
         edges = await work.tx.all("open_dependents", items=[(root,) for root in sorted(roots)])
         dependents = {edge["dependent"] for edge in edges}
@@ -213,19 +211,19 @@ async def _revive_chain(work: UnitOfWork, roots: set[str]) -> None:
 
 
 async def _wait_again(work: UnitOfWork, row: TaskRow) -> None:
-    """For its time, where that has not come; when it was cancelled, it waited for nothing any more."""
+    """Wait for its start time again, if that has not come: the cancellation ended that wait."""
     run_at = (await read_body(work.tx, row.id)).get("run_at")
     if run_at is not None and run_at > work.now:
         await schedule.begin(work, row, run_at)
     if row.expires_at is not None and row.expires_at <= work.now:
         row.expires_at = None
-    row.waiting = await count_waiting(work, row.root_id)
+    row.waiting = await consequences.count_waiting(work, row.root_id)
 
 
 async def _redrive(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, signature: str, verdict: ReviewDecision, count: int
 ) -> list[Outcome]:
-    """The same decision for all open dead letters that failed alike, a bounded number at a time."""
+    """Make one decision about all open dead letters with the same signature, a bounded number at a time."""
     rows = await tx.all("letters_by_signature", workspace=workspace, signature=signature, count=count)
     return await review(tx, engine, caller, [row["task_id"] for row in rows], verdict)
 

@@ -11,8 +11,9 @@ from shiftwork.accounts import choice
 from shiftwork.accounts.choice import AccountUse
 from shiftwork.agents import liveness
 from shiftwork.artifacts import inputs
-from shiftwork.budgets.allocator import BudgetAllocator, day_begins, open_allocator
+from shiftwork.budgets.allocator import BudgetAllocator, open_allocator
 from shiftwork.budgets.booking import tell_closed
+from shiftwork.budgets.policy import day_begins
 from shiftwork.engine import lease_policy, read
 from shiftwork.engine.assignment import Assignment, Input, Terms
 from shiftwork.engine.engine import Caller, Engine
@@ -101,7 +102,7 @@ class ClaimAnswer(NamedTuple):
     unfinished: bool = False
     """There are more ready tasks than one claim scans; the agent's next claim continues after them."""
     look_again_sec: float | None = None
-    """Seconds until the first task reserved for other agents becomes available to this one."""
+    """Seconds until the first task kept for other agents becomes available to this one."""
     plenty: bool = False
     """Several joined claims all got what they asked for: there is likely more work."""
 

@@ -82,7 +82,7 @@ class Caller(NamedTuple):
         return self.holder is None or self.holder == owner
 
     def for_agent(self, agent_id: str | None) -> str:
-        """The actor of a verb reserved to the holder: the agent, unless the caller names itself."""
+        """The actor of a verb that only the holder may use: the agent, unless the caller names itself."""
         return f"agent:{agent_id}" if self.actor == "system" and agent_id else self.actor
 
 
@@ -133,6 +133,8 @@ class Engine:
         """The last workspace whose metrics were kept."""
         self.watched_to: str | None = None
         """The last workspace checked for alerts."""
+        self.log_seen = (0, 0.0)
+        """The newest event when the search index was last filled, and when that was."""
         self.archived_to: str | None = None
         """The last workspace whose old tasks were archived."""
         self.presence_seen_at = 0.0

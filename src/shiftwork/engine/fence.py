@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.rows import TaskRow
 from shiftwork.model import ids
-from shiftwork.model.errors import LeaseLost, NotFound, NotYourClaim, ShiftworkError, WrongState
+from shiftwork.model.errors import LeaseLost, NotFound, NotYourClaim, ShiftworkError, VersionConflict, WrongState
 from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.states import CLAIMED_STATES
 from shiftwork.store.store import Row, Tx
@@ -48,6 +49,16 @@ async def lock_live(tx: Tx, engine: Engine, caller: Caller, token: Token, allowe
         raise error
     assert row is not None
     return row
+
+
+def check_version(engine: Engine, row: TaskRow, expected: int | None) -> ShiftworkError | None:
+    if expected is None or row.version == expected:
+        return None
+    task_id = ids.show_task(row.id)
+    engine.conflict("version_conflict", task=task_id, expected=expected, actual=row.version)
+    return VersionConflict(
+        f"task {task_id} is at version {row.version}, not {expected}", task_id=task_id, version=row.version
+    )
 
 
 def refusal(

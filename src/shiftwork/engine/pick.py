@@ -36,7 +36,7 @@ class ClaimRequest(NamedTuple):
     capabilities: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     fifo: bool = False
-    """The oldest first, whatever its priority."""
+    """Oldest first, whatever the priority."""
     ahead: int = 0
     """How many tasks it may hold beyond its slots: they start within moments."""
     messages: tuple[tuple[str, str], ...] = ()
@@ -73,7 +73,7 @@ class Picker:
 
     @property
     def sooner_at(self) -> float | None:
-        """When the first task reserved for other agents becomes available to this one."""
+        """When the first task kept for other agents becomes available to this one."""
         return self._preferences.soonest
 
     async def pick(self, lanes: list[Lane], count: int) -> list[Row]:

@@ -273,6 +273,15 @@ class UnitOfWork:
     def add_event(self, event: NewEvent) -> None:
         self._events.append(event)
 
+    def add_claim_event(
+        self, row: Row, verb: str, *, path: str | None = None, fence: int | None = None, data: Any = None
+    ) -> None:
+        """One event of the task that a claim holds, by its agent."""
+        actor = self.caller.actor if self.caller.actor != "system" else f"agent:{row['agent_id']}"
+        request = self.request_of(row["id"], row["fence"])
+        place = (row["workspace"], verb, actor, row["id"], row["dag_id"])
+        self.add_event(NewEvent(self.now, *place, path, request, fence, data=data))
+
     def add_batch(self, alike: Alike, items: Iterable[BatchItem]) -> None:
         """Add the same event for tasks that are DAGs of their own."""
         self._batches.add(alike, items)

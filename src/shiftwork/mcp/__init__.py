@@ -1,1 +1,3 @@
-"""The queue for agents that speak the Model Context Protocol: small tools, resources and prompts over the verbs."""
+"""The queue for agents that speak the Model Context Protocol: small tools, resources and prompts over its
+operations.
+"""

@@ -1,4 +1,4 @@
-"""A claimed task as a model gets it: the work, and what earlier attempts at it have left behind."""
+"""A claimed task for a model: the work, and what earlier attempts have left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shiftwork.model.task import Task, Wait
 from shiftwork.operation.interface import AnyQueue
 
 MAX_KEPT = 100
-"""Checkpoints and subtasks that come with a claim; `get` and `list` tell the rest."""
+"""The most checkpoints and subtasks included in a claim; `get` and `list` return the rest."""
 MAX_WAITS = 20
 
 
@@ -57,7 +57,7 @@ def waited(wait: Wait) -> WaitResult:
 
 
 async def _kept(queue: AnyQueue, task: Task, token: str) -> dict[str, Any]:
-    """Anyone who takes it up now may know nothing of what was done, asked and spawned before."""
+    """Add checkpoints, waits and subtasks: the agent may know nothing of earlier attempts."""
     steps = await queue.steps.list(task.id, limit=MAX_KEPT)
     below = await queue.tasks.list(parent=task.id, limit=MAX_KEPT)
     return {
@@ -71,7 +71,7 @@ async def _kept(queue: AnyQueue, task: Task, token: str) -> dict[str, Any]:
 
 
 async def _waits(queue: AnyQueue, task_id: str, token: str) -> list[WaitResult]:
-    """What the task has waited for, by its history; the wait of a name answers what came of it."""
+    """The task's waits, from its history; a repeated call with the same name returns the result."""
     events = (await queue.tasks.history(task_id)).events
     begun = [event.data for event in events if event.verb == "waited" and event.data and "wait" in event.data]
     return [waited(await _again(queue, token, seen_events)) for seen_events in begun[-MAX_WAITS:]]

@@ -28,7 +28,7 @@ APPROVAL: dict[str, Any] = {
 
 
 def key_of(asked: ApprovalRequest) -> str:
-    """Names one request for good: a task has one wait of a name, and a revision is approved once."""
+    """A unique key of a request: a task has one wait per name, and a revision is approved once."""
     what = asked.revision if asked.kind == "approval" else asked.name
     return f"{asked.task_id}:{asked.kind}:{what}"
 

@@ -1,7 +1,7 @@
-"""Keeps claims alive for agents that cannot beat while they think.
+"""Sends heartbeats for agents that cannot while they think.
 
-The server beats for what was claimed through it, until the agent ends the claim, its session ends, or it has not named
-the claim for `keep_sec`. Then the lease runs out by itself, and an agent that comes back before that takes it up again.
+The server sends heartbeats for claims made through it, until the agent ends the claim, its session ends, or it has not
+named the claim for `keep_sec`. Then the lease expires, unless the agent names the claim again before that.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shiftwork.model.errors import Forbidden, ShiftworkError, Unauthorized
 from shiftwork.model.reports import Heartbeat
-from shiftwork.queue import Queue
 
 if TYPE_CHECKING:
     from shiftwork.operation.interface import AnyQueue
+from shiftwork.operation.local import check_allowed
 
 log = logging.getLogger("shiftwork.mcp")
 TICK_SEC = 0.5
 
 
 class Key(NamedTuple):
-    """A claim as one caller names it: no one ends the heartbeats of a claim that others made."""
+    """A claim and its caller: no caller can end the heartbeats of another's claim."""
 
     token: str
     holder: str | None = None
@@ -43,18 +43,18 @@ class _KeptClaim:
 
 
 class HeartbeatKeeper:
-    """All claims that this server beats for."""
+    """All claims for which this server sends heartbeats."""
 
     def __init__(self, keep_sec: float) -> None:
         self.keep_sec = keep_sec
         self._kept: dict[Key, _KeptClaim] = {}
 
     def hold(self, key: Key, queue: AnyQueue, agent_id: str, session: str | None, interval_sec: float) -> None:
-        """Beat for this claim from now on."""
+        """Send heartbeats for this claim from now on."""
         self._kept[key] = _KeptClaim(queue, agent_id, session, interval_sec)
 
     def name(self, key: Key, session: str | None) -> bool:
-        """The agent has named this claim; false where no one beats for it."""
+        """Record that the agent named this claim; false if no heartbeats are sent for it."""
         kept = self._kept.get(key)
         if kept is None:
             return False
@@ -65,7 +65,7 @@ class HeartbeatKeeper:
         self._kept.pop(key, None)
 
     def end(self, session: str) -> None:
-        """A session is over: anyone who had it is gone."""
+        """Stop the heartbeats of a session that has ended."""
         for key in [key for key, kept in self._kept.items() if kept.session == session]:
             self.let_go(key)
 
@@ -78,7 +78,7 @@ class HeartbeatKeeper:
             await self.beat()
 
     async def beat(self) -> None:
-        """One look: let go what was not named for too long, and beat for what is due."""
+        """Drop claims not named for too long, and send due heartbeats."""
         due: defaultdict[AnyQueue, list[Key]] = defaultdict(list)
         for key, kept in [*self._kept.items()]:
             now = kept.queue.now()
@@ -93,8 +93,7 @@ class HeartbeatKeeper:
     async def _beat(self, queue: AnyQueue, keys: list[Key]) -> None:
         sent = queue.now()
         try:
-            if isinstance(queue, Queue) and queue.caller.still_allowed is not None:
-                await queue.caller.still_allowed()
+            await check_allowed(queue)
             answers = await queue.batch.heartbeat([Heartbeat(key.token) for key in keys])
         except (Unauthorized, Forbidden) as error:
             log.warning("%d claims are left to their leases: %s", len(keys), error)
@@ -102,7 +101,7 @@ class HeartbeatKeeper:
                 self.let_go(key)
             return
         except ShiftworkError as error:
-            log.warning("a heartbeat did not get through: %s", error)
+            log.warning("a heartbeat failed: %s", error)
             return
         for key, answer in zip(keys, answers, strict=True):
             if answer.action in {"cancel", "lost"}:

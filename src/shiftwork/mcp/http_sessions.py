@@ -7,14 +7,14 @@ from collections.abc import Callable
 from shiftwork.model.errors import TooManyRequests
 
 IDLE_SEC = 600.0
-"""A session without a request for this long ends; the client begins another, which costs it one call."""
+"""A session without a request for this long ends; a new one costs the client one call."""
 MAX_COUNT = 1000
 MAX_PER_TOKEN = 100
 AGAIN_SEC = 30.0
 
 
 class _OpenSession:
-    """One session: its token, the requests of it that are under way, and when the last one ended."""
+    """One session: its token, its running requests, and when the last one ended."""
 
     __slots__ = ("ended_at", "holder", "under_way")
 
@@ -25,7 +25,7 @@ class _OpenSession:
 
 
 class Sessions:
-    """The sessions of tokens that may still be open, as the SDK has them: it ends those that are idle."""
+    """The tokens' open sessions, as far as known: the SDK ends idle ones."""
 
     def __init__(self, time: Callable[[], float]) -> None:
         self.most_of_token = MAX_PER_TOKEN

@@ -1,4 +1,4 @@
-"""MCP over streamable HTTP: many clients, let in as `shiftwork serve` lets its callers in."""
+"""MCP over streamable HTTP: many clients, authenticated as by `shiftwork serve`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RESOURCE = ProtectedResource(name="Shiftwork", path=PATH)
 
 
 class McpAuthenticator:
-    """Says who calls: by their token, or anyone on this machine where none is needed."""
+    """Authenticates callers: by their token, or, without tokens, as anyone on this machine."""
 
     def __init__(self, mcp_server: McpServer, *, tokens: bool) -> None:
         self._server = mcp_server
@@ -79,7 +79,7 @@ class McpAuthenticator:
 
 
 class McpGate:
-    """Lets each request in before the SDK sees it, and notices when a client ends its session."""
+    """Authenticates each request before the SDK sees it, and notices when a client ends its session."""
 
     def __init__(
         self, app: ASGIApp, mcp_server: McpServer, entrance: McpAuthenticator, resource: ProtectedResource
@@ -108,7 +108,7 @@ class McpGate:
             await _refusal(error, self._resource.challenge(headers, scope["scheme"]))(scope, receive, send)
             return
         known = {**scope, SESSION_KEY: mcp_session}
-        if who.token_id is not None:  # the SDK then gives a session to no one but the token that began it
+        if who.token_id is not None:  # the SDK then gives a session only to the token that began it
             access = AccessToken(token="", client_id=who.token_id, scopes=sorted(who.scopes))
             known["user"] = AuthenticatedUser(access)
         self.sessions.begin(session or "")
@@ -118,7 +118,7 @@ class McpGate:
             self.sessions.end(session or "")
 
     def _watching(self, scope: Scope, session: str | None, who: Identity, send: Send) -> Send:
-        """The answer, from which is seen that a session was opened or is over."""
+        """Watch the answer for a session that was opened or has ended."""
 
         async def watch(message: Message) -> None:
             if message["type"] == "http.response.start":

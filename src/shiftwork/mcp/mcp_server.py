@@ -19,7 +19,7 @@ log = logging.getLogger("shiftwork.mcp")
 KEEP_SEC = 900.0
 MAX_CALL_SEC = 25.0
 CLOSE_SEC = 5.0
-"""How long claims that no one knows of may take to be released when the server ends; their leases see to the rest."""
+"""How long releasing unanswered claims may take when the server ends; the leases end the rest."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,9 +27,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     role: Role = "all"
     agent_id: str = "mcp"
-    """Anyone who claims, where a call does not say who it is."""
+    """The agent of calls that name none."""
     actor: str | None = None
-    """Who acts where no claim says it; None for the agent."""
+    """The actor of calls without a claim; None for the agent."""
     types: tuple[str, ...] = ()
     """Which tasks may be claimed; none for all."""
     capabilities: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class McpServer:
         self._releasing: set[asyncio.Task[None]] = set()
 
     async def introduce(self, queue: AnyQueue, agent_id: str) -> None:
-        """An agent that no one knows is registered; one that an operator knows stays as it is."""
+        """Register an unknown agent; a known one stays as it is."""
         known = (queue.workspace, agent_id)
         if known in self._introduced:
             return
@@ -66,13 +66,13 @@ class McpServer:
         self._introduced.add(known)
 
     def release(self, queue: AnyQueue, token: str) -> None:
-        """Release a claim that its agent could not be notified of, without anyone waiting for it."""
+        """Release in the background a claim whose answer did not reach its agent."""
         task = asyncio.create_task(_release(queue, token))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
 
     async def close(self) -> None:
-        """Wait for what is being released, for a while."""
+        """Wait a while for claims being released."""
         left = set(self._releasing)
         if left:
             await asyncio.wait(left, timeout=CLOSE_SEC)
@@ -90,7 +90,7 @@ async def _release(queue: AnyQueue, token: str) -> None:
 
 @asynccontextmanager
 async def open_context(queue: AnyQueue, options: Options) -> AsyncIterator[McpServer]:
-    """A server over an open queue. When it closes no one beats any more: the leases decide what becomes of claims."""
+    """A server over an open queue. When it closes, heartbeats stop, and claims end with their leases."""
     mcp_server = McpServer(queue, options)
     background = [asyncio.create_task(each) for each in (mcp_server.keeper.beat_forever(), *upkeep(queue))]
     try:

@@ -1,4 +1,4 @@
-"""Who calls an MCP server: the queue as they see it, their name, and what they may do."""
+"""The caller of an MCP server: its queue, its name, and its rights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SYSTEM = "system"
 
 
 class McpSession:
-    """Anyone who calls: the queue as they see it, who they are, and what they may do."""
+    """One caller: its queue, its name, and its rights."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class McpSession:
 
     @classmethod
     def alone(cls, mcp_server: McpServer) -> McpSession:
-        """For a client that has the server to itself: it calls as the agent that the server was started for."""
+        """The session of a server with a single client, which calls as the server's agent."""
         return cls(mcp_server, mcp_server.queue, mcp_server.options.agent_id)
 
     @property
     def working(self) -> AnyQueue:
-        """Under a claim its agent speaks for itself."""
+        """The queue for writes under a claim, whose agent is the actor."""
         return self._queue.as_caller(SYSTEM)
 
     @property
@@ -60,7 +60,7 @@ class McpSession:
             raise Forbidden(f"this needs the scope {scope}", needs=scope, has=sorted(self._scopes))
 
     def types(self, wanted: Sequence[str] | None) -> list[str] | None:
-        """Which tasks to claim: those asked for, of those that this server was started for."""
+        """The types to claim: those requested, restricted to the server's."""
         allowed = self.server.options.types
         beyond = [name for name in wanted or () if allowed and name not in allowed]
         if beyond:
@@ -79,7 +79,7 @@ class McpSession:
         self.server.keeper.hold(Key(token, self._holder), self.working, self.agent_id, self._session, interval_sec)
 
     async def keep(self, token: str) -> None:
-        """The claim was named and holds; one that is new here, as after a restart, is kept alive from now on."""
+        """Keep a named, live claim alive; also one unknown here, as after a restart."""
         if not self.server.keeper.name(Key(token, self._holder), self._session):
             task = await self.working.get(token.rpartition(".")[0])
             self.hold(token, task.claim.heartbeat_interval_sec)

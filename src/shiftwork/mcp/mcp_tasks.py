@@ -31,7 +31,7 @@ OF_STATE: dict[str, Status] = {
 
 
 class McpTask(NamedTuple):
-    """A task or a DAG as MCP sees it."""
+    """A task or a DAG as an MCP task."""
 
     id: str
     status: Status
@@ -40,7 +40,7 @@ class McpTask(NamedTuple):
     message: str | None
     tasks: list[Task]
     asked: list[ApprovalRequest]
-    """What a person has to decide or answer."""
+    """The requests to people."""
 
     @property
     def is_dag(self) -> bool:
@@ -52,12 +52,12 @@ class McpTask(NamedTuple):
 
 
 def id_of(submission: Submission) -> str | None:
-    """The id to follow a submission by; None where every task of a DAG was there already."""
+    """The id to follow a submission by; None if all tasks of a DAG already existed."""
     return submission.tasks[0].task_id if len(submission.tasks) == 1 else submission.dag_id
 
 
 async def find(session: McpSession, work_id: str) -> McpTask:
-    """How the work stands now; what does not exist is NotFound."""
+    """The state of the work; NotFound if it does not exist."""
     session.require("read")
     return await (_find_dag if work_id.startswith(DAG) else _find_task)(session, work_id)
 
@@ -111,7 +111,7 @@ def date(at: float) -> str:
 
 
 def stub(work: McpTask) -> dict[str, Any]:
-    """The fields that every form of an MCP task has. The queue keeps results, so there is no time to live."""
+    """The fields common to all forms of an MCP task. The queue keeps results, so there is no time to live."""
     found: dict[str, Any] = {
         "taskId": work.id,
         "status": "completed" if work.status == "failed" else work.status,
@@ -136,7 +136,7 @@ def detailed(work: McpTask, *, forms: bool) -> dict[str, Any]:
 
 
 def result_of(work: McpTask) -> dict[str, Any]:
-    """What the call of `submit` would have answered at the end of the work."""
+    """The answer that `submit` would have given at the end of the work."""
     made = [CreatedTask(task_id=task.id, status=task.status) for task in work.tasks]
     tasks = [submitter_tools.with_result(each, task) for each, task in zip(made, work.tasks, strict=True)]
     submission = Submission(tasks=tasks, dag_id=work.id if work.is_dag else None)
@@ -147,12 +147,12 @@ def result_of(work: McpTask) -> dict[str, Any]:
 
 
 async def wait(session: McpSession, work: McpTask, wait_sec: float) -> None:
-    """Wait for the end of the work, but not longer."""
+    """Wait at most this long for the end of the work."""
     await submitter_tools.until_ended(session, work.id if work.is_dag else None, work.tasks[0].id, wait_sec)
 
 
 async def cancel(session: McpSession, work_id: str) -> None:
-    """Cancel what has not ended. What has ended stays as it is: a cancel that comes too late is no error."""
+    """Cancel open work. Ended work stays as it is: a late cancel is not an error."""
     session.require("operate")
     work = await find(session, work_id)
     if work.ended:
@@ -164,7 +164,7 @@ async def cancel(session: McpSession, work_id: str) -> None:
 
 
 async def update(session: McpSession, work_id: str, responses: dict[str, Any]) -> None:
-    """Pass answers on to the tasks that asked; an answer to what is not asked now is ignored."""
+    """Pass answers to the tasks that asked; an answer without an open question is ignored."""
     session.require("operate")
     work = await find(session, work_id)
     for asked in work.asked:

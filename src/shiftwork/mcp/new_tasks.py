@@ -15,7 +15,7 @@ from shiftwork.model.task import Name, NewTask, Submitted
 
 MAX_TASKS = 100
 _OWN = ("prompt", "context_refs", "output_schema")
-"""What is not a field of a new task by this name."""
+"""Arguments that are not fields of a new task by this name."""
 
 TaskArguments: type[msgspec.Struct] = struct_of(
     "TaskArguments",
@@ -25,7 +25,7 @@ TaskArguments: type[msgspec.Struct] = struct_of(
         "title": "A one-line title.",
         "prompt": Parameter("Instructions for the agent.", kind=str | None, default=None),
         "payload": "Parameters of the work.",
-        "key": "Names it in this call, so that others can depend on it.",
+        "key": "A name within this call, for others to depend on.",
         "dependencies": "Keys or ids of tasks that must be done before.",
         "context_refs": Parameter(
             "Artifacts, or outputs of dependencies (`task:KEY:output`), to pass along.", kind=list[Name], default=[]
@@ -46,7 +46,7 @@ TaskList: Any = Annotated[list[TaskArguments], Meta(min_length=1, max_length=MAX
 
 
 def new_task(given: Any, *, under: str | None = None) -> dict[str, Any]:
-    """The fields of a new task. `under` a task its key stands for it there: spawned again, it is the same one."""
+    """The fields of a new task. `under` a parent, its key identifies it: spawned again, it is the same task."""
     task = {
         name: value for name, value in msgspec.structs.asdict(given).items() if value is not None and name not in _OWN
     }
@@ -60,7 +60,7 @@ def new_task(given: Any, *, under: str | None = None) -> dict[str, Any]:
 
 
 def _below(task_id: str, key: str) -> str:
-    """What knows a task by its parent and its key there; a long one by its hash."""
+    """The idempotency key made of the parent and the key; hashed if long."""
     whole = f"{task_id}/{key}"
     return whole if len(whole) <= MAX_NAME else hashlib.sha256(whole.encode()).hexdigest()
 

@@ -47,12 +47,12 @@ PROMPTS: tuple[Prompt, ...] = (
 
 1. Call `claim` with `wait_sec` 20. If there is no task twice in a row, stop and tell me what you did.
 2. Read the task: its prompt, payload, inputs and last_error. If it has checkpoints, waits or subtasks, continue from
-   there instead of beginning anew.
+   there instead of starting over.
 3. Do it. Before and after each expensive step call `checkpoint` with a name of its own. Call `heartbeat` with your
    progress at least every ten minutes; if it does not answer `continue`, stop this task at once.
 4. If it is too large, `spawn` smaller tasks with a `key` each and `wait`. If you need a decision, use `ask_human`. In
    both cases the task is released: go to 1.
-5. Hand the result in with `complete`, or `fail` with what the next attempt should know. `release` what you cannot do.
+5. Submit the result with `complete`, or `fail` with what the next attempt should know. `release` what you cannot do.
 6. If a call is refused, do what `next` says. Then go to 1.""",
     ),
     Prompt(
@@ -62,9 +62,9 @@ PROMPTS: tuple[Prompt, ...] = (
         {"goal": "The goal."},
         """Split this goal into tasks for the queue: {goal}
 
-Give each task a type, a title, a prompt that is on its own, and a `key`; let those that need others depend on them
-by key, and hand outputs on with `context_refs` (`task:KEY:output`). Show me the plan; when I agree, send it with one
-call of `submit`, and tell me the dag_id.""",
+Give each task a type, a title, a self-contained prompt, and a `key`; let tasks depend on others by key, and pass
+outputs on with `context_refs` (`task:KEY:output`). Show me the plan; when I agree, send it with one call of `submit`,
+and tell me the dag_id.""",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Which side of the queue an MCP client is on."""
+"""The roles of an MCP client."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The tools, resources and prompts as a server of the official SDK offers them."""
+"""Serves the tools, resources and prompts with the official SDK."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SessionOf = Callable[[Context], McpSession]
 
 
 def build(mcp_server: McpServer, session_of: SessionOf) -> Server[Any]:
-    """The server of the SDK; `session_of` says who calls."""
+    """Build the SDK's server; `session_of` identifies the caller."""
     offers = _Offers(mcp_server, session_of)
     server = _Server(
         "shiftwork",

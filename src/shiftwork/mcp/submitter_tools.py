@@ -34,24 +34,24 @@ tool = Tools()
 MAX_LISTED = 100
 TASK_ID = "The task's id."
 WAIT_SEC = "How long to wait for the end of the work."
-NOT_ENDED = "Some of it has not ended. Call `get` with wait_sec to wait for a task."
+NOT_ENDED = "Some tasks have not ended. Call `get` with wait_sec to wait for one."
 
 
 @tool(
     Submissions.submit,
     "submitter",
     takes={
-        "tasks": Parameter("One task, or several that go in together or not at all.", kind=TaskList, required=True),
-        "title": Parameter("Of several: what they are for.", kind=Text | None, default=None),
+        "tasks": Parameter("One task, or several, submitted all or none.", kind=TaskList, required=True),
+        "title": Parameter("A title for several tasks.", kind=Text | None, default=None),
         "wait_sec": Parameter(
-            WAIT_SEC + " Give 0 to return at once, also where the client follows MCP tasks.",
+            WAIT_SEC + " Give 0 to return at once, even if the client follows MCP tasks.",
             kind=WaitSec | None,
             default=None,
         ),
     },
 )
 async def submit(call: ToolCall) -> Submission:
-    """Hand work to the queue: one task, or several with dependencies between them, all or nothing."""
+    """Submit work: one task, or several with dependencies between them, all or nothing."""
     submission = await submitted(call)
     return await _waited(call.session, submission, call["wait_sec"] or 0)
 
@@ -102,7 +102,7 @@ def with_result(made: CreatedTask, task: Task) -> CreatedTask:
     takes={"task_id": TASK_ID, "wait_sec": Parameter(WAIT_SEC, kind=WaitSec, default=0)},
 )
 async def get(call: ToolCall) -> TaskView:
-    """Look at one task: how it stands and why, what would let it continue, and its result. Can wait for its end."""
+    """Show one task: its state and why, what would let it continue, and its result. Can wait for its end."""
     session = call.session
     if call["wait_sec"]:
         await until_ended(session, None, call["task_id"], call["wait_sec"])
@@ -154,15 +154,15 @@ def _outcome(result: Result) -> TaskOutcome:
         "tag": None,
         "search": "Words that each task must have in its title, payload, tags or errors.",
         "dag": None,
-        "parent": "Only what this task has spawned.",
-        "newest": "The newest first.",
-        "for_people": Parameter("Only what waits for a person: approvals and questions.", kind=bool, default=False),
-        "after": "Go on behind this task id.",
+        "parent": "Only subtasks of this task.",
+        "newest": "Newest first.",
+        "for_people": Parameter("Only open requests to people: approvals and questions.", kind=bool, default=False),
+        "after": "Continue after this task id.",
         "limit": Parameter(kind=Annotated[int, Meta(ge=1, le=MAX_LISTED)], default=20),
     },
 )
 async def list_(call: ToolCall) -> TaskListing:
-    """List tasks in the order of their creation, or only what waits for a person."""
+    """List tasks in order of creation, or only open requests to people."""
     if call["for_people"]:
         found = await call.session.asking.approvals.list(type=call["type"], after=call["after"], limit=call["limit"])
         return TaskListing(
@@ -214,11 +214,11 @@ async def cancel(call: ToolCall) -> Changed:
         "task_id": TASK_ID,
         "decision": Parameter("reject cancels the task.", kind=Literal["approve", "reject"], default="approve"),
         "note": "The reason, recorded in the history.",
-        "revision": "Only if the work is still this revision.",
+        "revision": "Only if the work still has this revision.",
     },
 )
 async def approve(call: ToolCall) -> Changed:
-    """Let a task run that waits for approval, or reject it. Decide only what you were asked to decide."""
+    """Approve or reject a task that waits for approval. Decide only what you were asked to decide."""
     queue = call.session.asking
     if call["decision"] == "approve":
         return _changed(await call.run(queue))
@@ -231,7 +231,7 @@ async def approve(call: ToolCall) -> Changed:
     takes={"task_id": TASK_ID, "value": "The answer: any JSON that matches the question's schema."},
 )
 async def answer(call: ToolCall) -> Changed:
-    """Answer the question that a task asks, with what a person said to you."""
+    """Answer a task's question with what a person told you."""
     return _changed(await call.run(call.session.asking))
 
 

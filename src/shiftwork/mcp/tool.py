@@ -1,4 +1,4 @@
-"""A tool over an operation: name, scope, parameters, hints and description follow from the operation's declaration.
+"""A tool over an operation: name, scope, parameters, hints and description are derived from its declaration.
 
     @tool(Everyday.cancel, "submitter", takes={"task_id": TASK_ID, "reason": None}, destroys=True)
     async def cancel(call: ToolCall) -> Changed: ...
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shiftwork.operation.interface import AnyQueue
 
 MAX_WAIT_SEC = 20.0
-"""A call waits no longer: with what comes before and after, it is answered within 25 s."""
+"""The longest wait of a call: it is then answered within 25 s in total."""
 
 WaitSec = Annotated[float, Meta(ge=0, le=MAX_WAIT_SEC)]
 _SAME: Any = inspect.Parameter.empty
@@ -46,7 +46,7 @@ Takes = Mapping[str, str | Parameter | None]
 
 
 class ToolCall:
-    """One call of a tool: who calls, and with which arguments, by the operation's names."""
+    """One call of a tool: the caller and the arguments, by the operation's names."""
 
     __slots__ = ("session", "tool", "values")
 
@@ -69,7 +69,7 @@ Handler = Callable[[ToolCall], Awaitable[msgspec.Struct]]
 
 
 class Tool(NamedTuple):
-    """One tool: its operation, who has it, what it takes and gives."""
+    """One tool: its operation, its role, its arguments and its result."""
 
     verb: Callable[..., Awaitable[Any]]
     """The operation's method; it runs on the queue it is given."""
@@ -186,7 +186,7 @@ def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Without what says nothing to a model: names of our classes, and that what may be left out may be null as well."""
+    """Remove what is useless to a model: class names, and null for optional fields."""
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if not isinstance(value, dict):

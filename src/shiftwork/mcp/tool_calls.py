@@ -1,4 +1,4 @@
-"""One call of a tool: its arguments are read, its work is done in bounded time, its errors say how to continue."""
+"""Runs a tool call: reads its arguments, bounds its time, and makes errors say how to continue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOOLS: dict[str, Tool] = by_name([*worker_tools.tool.all, *submitter_tools.tool.
 
 
 class Reply(NamedTuple):
-    """What a call came to, as text and as data: its answer in the tool's output schema, or an error."""
+    """The outcome of a call, as text and as data: its answer in the tool's output schema, or an error."""
 
     text: str
     content: dict[str, Any] | None = None
@@ -77,7 +77,7 @@ async def _answer(session: McpSession, tool: Tool, arguments: dict[str, Any], ha
         async with asyncio.timeout(limit):
             return await handler(given)
     except TimeoutError:
-        hint = "The queue is busy or away; whether the call had its effect is not known."
+        hint = "The queue is busy or unreachable; it is unknown whether the call had an effect."
         raise OperationTimeout(f"{tool.name} was not answered within {limit:g} s", hint=hint) from None
 
 

@@ -35,32 +35,38 @@ from shiftwork.model.errors import (
 
 # The first that fits an error's class counts.
 NEXT: tuple[tuple[type[ShiftworkError], str], ...] = (
-    (FenceRequired, "Call again with the `token` exactly as `claim` answered it, or call `claim` to get one."),
+    (FenceRequired, "Call again with the exact `token` from `claim`, or call `claim` to get one."),
     (ReportRequired, "Call `complete` again with the same token and a `decision_report`."),
-    (UnknownDependency, "Name a `key` of the same call or the id of a task that exists, and call again."),
+    (UnknownDependency, "Name a `key` of the same call or the id of an existing task, and call again."),
     (CircularDependency, "Remove one of these dependencies and call again."),
     (InputError, "Correct the argument and call the tool again."),
     (
         LeaseLost,
-        "Stop working on this task and drop its token; do not hand its result in. Call `claim` for other work.",
+        "Stop working on this task and drop its token; do not submit its result. Call `claim` for other work.",
     ),
     (NotYourClaim, "Drop this token and call `claim` for work of your own."),
-    (Unauthorized, "Do not try again. Tell the person you work for that this server needs a token."),
-    (Forbidden, "Do not try again. Tell the person you work for which scope is missing."),
+    (Unauthorized, "Do not retry. Tell the person you work for that this server needs a token."),
+    (Forbidden, "Do not retry. Tell the person you work for which scope is missing."),
     (NotFound, "Check the id with `list`; do not invent ids."),
-    (DuplicateTask, "Use the task that is there already; `get` tells how it stands."),
+    (DuplicateTask, "Use the existing task; `get` shows its state."),
     (TooManyRequests, "Wait `retry_after` seconds and call again with the same arguments; do not call more often."),
     (QueueFull, "Do not submit more now. Try again after `retry_after` seconds."),
     (SpawnLimit, "Do this work yourself, under the token you hold."),
     (RevisionChanged, "Look at the task with `get` again before you decide."),
     (VersionConflict, "Look at the task with `get` again before you decide."),
-    (WrongState, "Look at the task with `get`; what you asked for is not possible in its status."),
-    (AgentUnregistered, "Do not try again. Tell the person you work for that this agent must be registered."),
+    (WrongState, "Look at the task with `get`; the call is not possible in its status."),
+    (AgentUnregistered, "Do not retry. Tell the person you work for that this agent must be registered."),
     (AgentUnavailable, "Stop claiming: someone has taken this agent out of service."),
     (ConflictError, "Look at the task with `get` before you continue."),
-    (OperationTimeout, "Look with `get` or `list` whether it had its effect; then call again with the same arguments."),
+    (
+        OperationTimeout,
+        "Check with `get` or `list` whether the call had an effect; if not, call again with the same arguments.",
+    ),
     (StoreError, "Wait some seconds and call again with the same arguments; what was acknowledged is safe."),
-    (ShiftworkError, "Wait some seconds and call again with the same arguments; if it stays, tell the person."),
+    (
+        ShiftworkError,
+        "Wait some seconds and call again with the same arguments; if the error persists, tell the person.",
+    ),
 )
 
 
@@ -80,6 +86,6 @@ def sentence(error: ShiftworkError) -> str:
 
 
 def internal() -> ShiftworkError:
-    """Something that should not happen; what it was is in the log alone."""
-    what = "the MCP server met an error of its own"
-    return from_dict({"code": "internal", "what": what, "hint": "It is in the log of the MCP server."})
+    """An internal error, whose details are only in the log."""
+    what = "internal error of the MCP server"
+    return from_dict({"code": "internal", "what": what, "hint": "See the log of the MCP server."})

@@ -1,4 +1,4 @@
-"""What the tools answer: few fields, since a model reads all of it after every call."""
+"""The tools' results: few fields, because a model reads all of them after every call."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from shiftwork.model.task import FailedDependency
 
 
 class ToolResult(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Base of what the tools answer: what says nothing is left out."""
+    """Base of the tools' results: empty fields are left out."""
 
 
 class Checkpoint(ToolResult):
-    """A result that this or an earlier attempt has stored; not done where it was begun and never stored."""
+    """A step of this or an earlier attempt; not done if it was begun but never stored."""
 
     name: str
     done: bool = False
     result: Any = None
     artifact: str | None = None
-    """Where a result lies that is too large to stand here."""
+    """A reference to a result too large to include here."""
 
 
 class WaitResult(ToolResult):
-    """What the task has waited for, and what came of it."""
+    """A wait of the task, with its result."""
 
     name: str
     status: Literal["open", "met", "expired"]
@@ -37,7 +37,7 @@ class WaitResult(ToolResult):
 
 
 class Subtask(ToolResult):
-    """A task that this one has spawned."""
+    """A subtask of this task."""
 
     task_id: str
     type: str
@@ -49,7 +49,7 @@ class Subtask(ToolResult):
 
 
 class ClaimedTask(ToolResult):
-    """A task in your hands."""
+    """A task that you hold."""
 
     token: str
     """Names this claim in every call about it."""
@@ -61,23 +61,23 @@ class ClaimedTask(ToolResult):
     prompt: str | None = None
     payload: dict[str, Any] = {}
     output: dict[str, Any] | None = None
-    """What must be submitted, and how it is checked."""
+    """The required output, and how it is validated."""
     inputs: list[Input] = []
     dependencies: list[str] = []
-    """Tasks that were done before it; `get` shows their results."""
+    """Its finished dependencies; `get` shows their results."""
     failed_dependencies: list[FailedDependency] = []
-    """Dependencies and subtasks that ended without success; you go on without them."""
+    """Dependencies and subtasks that ended without success; continue without them."""
     tags: list[str] = []
     model: str | None = None
     account: str | None = None
     last_error: str | None = None
-    """Why the attempt before this one failed."""
+    """Why the previous attempt failed."""
     time_left_sec: float | None = None
     checkpoints: list[Checkpoint] = []
     waits: list[WaitResult] = []
     subtasks: list[Subtask] = []
     instructions: list[Instruction] = []
-    """What people said to this task so far, in order. `heartbeat` brings later ones."""
+    """Instructions so far, in order. `heartbeat` brings later ones."""
 
 
 class ClaimResult(ToolResult):
@@ -88,7 +88,7 @@ class ClaimResult(ToolResult):
     holding: list[str] = []
     """Tokens of other tasks that you still hold."""
     closed: list[str] = []
-    """What hands out nothing now."""
+    """Closed gates."""
     slow_down_sec: float | None = None
 
 
@@ -99,7 +99,7 @@ class HeartbeatResult(HeartbeatReply, frozen=True, kw_only=True, omit_defaults=T
 
 
 class TaskOutcome(ToolResult):
-    """What a task came to."""
+    """The outcome of a task."""
 
     data: Any = None
     text: str | None = None
@@ -115,9 +115,9 @@ class CreatedTask(ToolResult):
     status: str
     key: str | None = None
     duplicate: bool = False
-    """It was there already."""
+    """Whether it already existed."""
     result: TaskOutcome | None = None
-    """Where you waited, and it has ended."""
+    """Set if you waited and it has ended."""
 
 
 class Spawned(ToolResult):
@@ -126,7 +126,7 @@ class Spawned(ToolResult):
 
 
 class WaitStatus(ToolResult):
-    """What came of a wait; while it is open the task is no longer yours."""
+    """The state of a wait; while it is open, the task is no longer yours."""
 
     status: Literal["waiting", "met", "expired"]
     next: str
@@ -137,13 +137,13 @@ class WaitStatus(ToolResult):
 
 
 class EndedTask(ToolResult):
-    """What became of the task."""
+    """The outcome of the write."""
 
     task_id: str
     status: str
     next: str
     repeated: bool = False
-    """It was said before; nothing was changed by saying it again."""
+    """Whether it was a repeat, which changed nothing."""
 
 
 class Submission(ToolResult):
@@ -153,13 +153,13 @@ class Submission(ToolResult):
 
 
 class TaskView(ToolResult):
-    """A task as it stands."""
+    """A task with its state."""
 
     task_id: str
     type: str
     status: str
     why: str
-    """Why it is there, in a sentence."""
+    """Why it is in this state, in a sentence."""
     lifts: list[str] = []
     """What would let it continue."""
     title: str | None = None
@@ -193,16 +193,16 @@ class TaskLine(ToolResult):
     agent_id: str | None = None
     last_error: str | None = None
     question: str | None = None
-    """What its agent asks; `answer` it."""
+    """Its agent's question; `answer` it."""
     schema: dict[str, Any] | None = None
     revision: str | None = None
-    """Of the work that is to be approved."""
+    """The revision of the work to be approved."""
 
 
 class TaskListing(ToolResult):
     tasks: list[TaskLine]
     next: str | None = None
-    """The `after` of the following page."""
+    """The `after` for the next page."""
 
 
 class Changed(ToolResult):

@@ -32,8 +32,8 @@ from shiftwork.steps.api import Steps
 from shiftwork.waits.api import Waits
 
 tool = Tools()
-TOKEN = "The token that `claim` answered."  # noqa: S105  # describes a parameter
-WAIT_NAME = "Names this wait inside its task; the same name, the same answer."
+TOKEN = "The token from `claim`."  # noqa: S105  # describes a parameter
+WAIT_NAME = "A name for this wait within the task; the same name returns the same answer."
 FAILURES = "`return`: they are done once they have ended, failed or not; your claim then says which failed."
 USAGE = "Usage since the last report."
 CONTINUE = "Continue with the work."
@@ -50,14 +50,14 @@ MORE = "Call `claim` for more work, or stop."
     "worker",
     name="claim",
     takes={
-        "wait": Parameter("How long to wait when there is no work.", kind=WaitSec),
+        "wait": Parameter("How long to wait if there is no work.", kind=WaitSec),
         "types": "Only tasks of these types.",
     },
 )
 async def claim(call: ToolCall) -> ClaimResult:
     """Get a task to work on. Name its `token` in every later call about it; end it with complete, fail or release.
 
-    The claim is kept alive while you work, as long as you name its token now and then, as `next` says.
+    The claim is kept alive while you work, as long as you name its token as often as `next` says.
     """
     session = call.session
     queue, types = session.working, session.types(call["types"])
@@ -108,7 +108,7 @@ def _shut(gate: Closed) -> str:
     "worker",
     takes={
         "token": TOKEN,
-        "progress": "How far the work is: a sentence, or any JSON.",
+        "progress": "Your progress: a sentence, or any JSON.",
         "usage": USAGE,
         "acknowledge": Parameter(
             "The highest `seq` of the `instructions` that you have read.", kind=Seq | None, default=None
@@ -116,9 +116,9 @@ def _shut(gate: Closed) -> str:
     },
 )
 async def heartbeat(call: ToolCall) -> HeartbeatResult:
-    """Say that you are still at a task, how far it is and what it cost; learn whether to continue.
+    """Report that you are still working on a task, with progress and usage; learn whether to continue.
 
-    `instructions` are what people said to you about this task: follow them, and acknowledge them in the next heartbeat.
+    `instructions` come from people, about this task: follow them, and acknowledge them in the next heartbeat.
     """
     session, token = call.session, call["token"]
     if call["acknowledge"] is not None:
@@ -136,7 +136,7 @@ async def heartbeat(call: ToolCall) -> HeartbeatResult:
         )
     if answer.action == "yield":
         await session.keep(token)
-        step = "An urgent task waits. Come to a good place, keep what you have with `checkpoint`, and call `release`."
+        step = "An urgent task waits. Stop at a good point, save what you have with `checkpoint`, and call `release`."
         return HeartbeatResult(task_id=answer.task_id, action="yield", next=step, reason=answer.reason)
     session.let_go(token)
     step = "Stop working on this task and drop its token. Call `claim` for other work."
@@ -149,7 +149,7 @@ async def heartbeat(call: ToolCall) -> HeartbeatResult:
     name="checkpoint",
     takes={
         "token": TOKEN,
-        "name": "Names the step inside its task.",
+        "name": "A name for the step within the task.",
         "result": Parameter(
             "The value to save: any JSON. Omit it to read the saved value and mark the step as begun.",
             default=msgspec.UNSET,
@@ -158,9 +158,9 @@ async def heartbeat(call: ToolCall) -> HeartbeatResult:
     },
 )
 async def checkpoint(call: ToolCall) -> Checkpoint:
-    """Keep what a step of the work came to, so that a later attempt need not do it again. The first result stands.
+    """Save the result of a step, so that later attempts need not repeat it. The first result wins.
 
-    Without `result` it answers what is kept under this name.
+    Without `result`, returns what is saved under this name.
     """
     session, queue = call.session, call.session.working
     if call["result"] is msgspec.UNSET:
@@ -176,13 +176,13 @@ async def checkpoint(call: ToolCall) -> Checkpoint:
     "worker",
     takes={
         "token": TOKEN,
-        "tasks": Parameter("Give each a `key`: sent twice, it is then one task.", kind=TaskList),
-        "wait": "Give your task back until they are done.",
+        "tasks": Parameter("Give each a `key`, so that a repeated call creates no duplicates.", kind=TaskList),
+        "wait": "Release your task until they are done.",
         "failures": FAILURES,
     },
 )
 async def spawn(call: ToolCall) -> Spawned:
-    """Split your task: add tasks below it. With `wait` your own is released until they are done."""
+    """Split your task: add tasks below it. With `wait`, yours is released until they are done."""
     session, token = call.session, call["token"]
     above = token.rpartition(".")[0]
     done = await call.run(session.working, tasks=[new_task(each, under=above) for each in call["tasks"]])
@@ -207,11 +207,11 @@ async def spawn(call: ToolCall) -> Spawned:
         "seconds": Parameter("How long to wait.", kind=Annotated[float, Meta(gt=0)] | None, default=None),
         "signal": "Wait until this signal is sent.",
         "name": WAIT_NAME,
-        "timeout_sec": "How long to wait for the signal at most.",
+        "timeout_sec": "The longest wait for the signal.",
     },
 )
 async def wait(call: ToolCall) -> WaitStatus:
-    """Give the task back until other tasks are done, some time has passed, or a signal was sent. Never blocks."""
+    """Release the task until other tasks are done, some time has passed, or a signal was sent. Never blocks."""
     session, token, seconds = call.session, call["token"], call["seconds"]
     if sum([bool(call["tasks"]), seconds is not None, call["signal"] is not None]) != 1:
         hint = "Give exactly one of `tasks`, `seconds` and `signal`."
@@ -224,7 +224,7 @@ async def wait(call: ToolCall) -> WaitStatus:
         session.let_go(token)
         return WaitStatus(status="waiting", next=RELEASED)
     if call["name"] is None:
-        raise InputError("a wait for a time or a signal has a name", where="name", hint="Name it, e.g. `build-done`.")
+        raise InputError("a wait for a time or a signal needs a name", where="name", hint="Name it, e.g. `build-done`.")
     queue = session.working
     until = None if seconds is None else queue.now() + seconds
     found = await call.run(queue, tasks=None, until=until)
@@ -241,7 +241,7 @@ async def wait(call: ToolCall) -> WaitStatus:
         "question": Parameter(kind=Annotated[Text, Meta(min_length=1)], required=True),
         "name": Parameter(WAIT_NAME, kind=Name, required=True),
         "schema": "JSON Schema that the answer must meet.",
-        "timeout_sec": "How long to wait at most.",
+        "timeout_sec": "The longest wait.",
     },
 )
 async def ask_human(call: ToolCall) -> WaitStatus:
@@ -255,7 +255,7 @@ async def _parked(session: McpSession, token: str, found: Wait) -> WaitStatus:
         session.let_go(token)
         return WaitStatus(status="waiting", next=RELEASED)
     await session.keep(token)
-    step = CONTINUE if found.status == "met" else "Nothing came in time. Go on without it, or `fail` the task."
+    step = CONTINUE if found.status == "met" else "The wait expired. Continue without the answer, or `fail` the task."
     return WaitStatus(status=found.status, next=step, value=found.value, answered_by=found.answered_by)
 
 
@@ -266,7 +266,7 @@ async def _parked(session: McpSession, token: str, found: Wait) -> WaitStatus:
     takes={
         "token": TOKEN,
         "data": "The result as JSON.",
-        "text": "The result in words.",
+        "text": "The result as text.",
         "artifacts": "Ids or addresses of what was made.",
         "decision_report": "What was decided and why, if the task requires it.",
         "usage": USAGE,
@@ -285,18 +285,18 @@ async def complete(call: ToolCall) -> EndedTask:
         "token": TOKEN,
         "error": Parameter("The error, for the next attempt.", kind=Annotated[Text, Meta(min_length=1)], required=True),
         "reason": "A known kind, e.g. network, rate_limit, invalid_input.",
-        "retry": "False where another attempt cannot help.",
+        "retry": "False if another attempt cannot help.",
         "usage": USAGE,
     },
 )
 async def fail(call: ToolCall) -> EndedTask:
-    """Say that you could not do a task, and why. It is tried again as its settings say."""
+    """Report that you could not do a task, and why. It is retried as its settings say."""
     return await _ended(call)
 
 
 @tool(WorkerVerbs.release, "worker", idempotent=True, takes={"token": TOKEN, "reason": None})
 async def release(call: ToolCall) -> EndedTask:
-    """Give a task back untried, for someone else. It costs no attempt."""
+    """Return a task untried, for another agent. Costs no attempt."""
     return await _ended(call)
 
 

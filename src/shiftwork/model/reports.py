@@ -31,7 +31,7 @@ class TaskResult(Fields, kw_only=False):
     """What a successful attempt submits. Nothing of it is checked before it is submitted."""
 
     data: Annotated[Any, Meta(description="The result as JSON.")] = None
-    text: Annotated[str | None, Meta(description="The result in words.")] = None
+    text: Annotated[str | None, Meta(description="The result as text.")] = None
     artifacts: Annotated[Sequence[Name], Meta(description="Ids or addresses of what was made.")] = ()
     decision_report: Annotated[
         dict[str, Any] | None, Meta(description="What was decided and why, if the task requires it.")

@@ -465,7 +465,7 @@ class DagTask(msgspec.Struct, frozen=True):
     title: str | None
     status: str
     output: Any
-    """The data it handed in, or the text where there is no data."""
+    """Its result: the data, or the text if there is no data."""
     error: str | None
     reason: str | None
     ended_at: float | None

@@ -68,18 +68,18 @@ class Sinks(Namespace, name="sinks", group="Notifications"):
         server: Address | UnsetType = UNSET,
         sender: Address | UnsetType = UNSET,
     ) -> Sink:
-        """Change where a sink is, its secret or what it wants; pending deliveries go there, too.
+        """Change a sink's address, secret or filter; pending deliveries use the new address, too.
 
         A secret belongs to the address it was given for: with another address or mail server, send it again.
         """
 
     @operation("POST /api/sinks/{sink}/pause", "admin", errors=(NotFound,))
     async def pause(self, sink: Name, reason: Text | None = None) -> Sink:
-        """Send nothing to a sink until it is resumed; it receives then what happened meanwhile."""
+        """Pause a sink until it is resumed; it then receives what happened meanwhile."""
 
     @operation("POST /api/sinks/{sink}/resume", "admin", errors=(NotFound,))
     async def resume(self, sink: Name) -> Sink:
-        """Send to a paused sink again."""
+        """Resume a paused sink."""
 
     @operation("DELETE /api/sinks/{sink}", "admin", envelope="removed")
     async def remove(self, sink: Name) -> bool:
@@ -95,7 +95,7 @@ class Sinks(Namespace, name="sinks", group="Notifications"):
 
 
 class Deliveries(Namespace, name="deliveries", group="Notifications"):
-    """Notifications to sinks, each sent until it arrives or is given up."""
+    """Notifications to sinks, each retried until it arrives or is given up."""
 
     @operation("GET /api/deliveries/{delivery_id}", "read", errors=(NotFound,))
     async def get(self, delivery_id: Name) -> Delivery:
@@ -103,11 +103,11 @@ class Deliveries(Namespace, name="deliveries", group="Notifications"):
 
     @operation("POST /api/deliveries/{delivery_id}/redeliver", "operate", errors=(NotFound,))
     async def redeliver(self, delivery_id: Name) -> Delivery:
-        """Send a delivery again that was given up or sent, with the same id."""
+        """Send a dead or sent delivery again, with the same id."""
 
     @operation("POST /api/deliveries/redeliver", "operate", envelope="redelivered", errors=(NotFound,))
     async def redeliver_dead(self, sink: Name) -> int:
-        """Send again every delivery that was given up for a sink; return their number."""
+        """Send every dead delivery of a sink again; return their number."""
 
     @operation("GET /api/deliveries", "read", envelope="deliveries")
     async def list(
@@ -122,7 +122,7 @@ class Deliveries(Namespace, name="deliveries", group="Notifications"):
 
 
 class SlackButtons(Namespace, name="slack", group="Notifications"):
-    """Where Slack posts what people press; served over HTTP alone."""
+    """The endpoint for Slack's buttons; served over HTTP only."""
 
     @operation("POST /api/sinks/{sink}/slack", None, errors=(HookRefused, Malformed, TooLarge, NotFound), raw_body=True)
     async def press(self, sink: Name) -> SlackAnswer:

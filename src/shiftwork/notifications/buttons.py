@@ -1,4 +1,4 @@
-"""What a person can answer with one press: the choices of a question, or yes and no to an approval."""
+"""Buttons for people: the choices of a question, or approve and reject."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ MAX_LABEL = 75
 """Characters on a button of Slack."""
 
 MAX_VALUE = 2000
-"""Characters that a button of Slack carries."""
+"""Characters of the value of a Slack button."""
 
 
 class Pressed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a button stands for. It comes back in a request that Slack has signed."""
+    """A button's value, which returns in a request signed by Slack."""
 
     task: str
     decision: str | None = None
     """`approve` or `reject`."""
     revision: str | None = None
     question: str | None = None
-    """The name of the question in its task: the next one may be open when someone presses."""
+    """The name of the question in its task: another may be open when the button is pressed."""
     value: Any = None
 
 
@@ -34,7 +34,7 @@ class Button(NamedTuple):
 
 
 def of_request(task_id: str, about: Mapping[str, Any]) -> list[Button]:
-    """The buttons for what waits for a person; none where only a form will do."""
+    """The buttons for a request to a person; none if it needs a form."""
     if about.get("revision") is not None:
         asked: dict[str, Any] = {"task": task_id, "revision": about["revision"]}
         return [
@@ -50,7 +50,7 @@ def of_request(task_id: str, about: Mapping[str, Any]) -> list[Button]:
 
 
 def choices(schema: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
-    """The few answers that a schema allows, each with its label; none where it allows more than a list."""
+    """The few answers that a schema allows, each with its label; none if it allows more than a list."""
     if not isinstance(schema, Mapping):
         return []
     properties, required = schema.get("properties"), schema.get("required")

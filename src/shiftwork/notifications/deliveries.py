@@ -21,19 +21,19 @@ from shiftwork.store.store import Row, Tx
 
 Source = Literal["event", "alert"]
 LEASE_SEC = 60.0
-"""Longer than any attempt takes: a delivery that no one has ended by then is sent again."""
+"""Longer than any attempt takes: a delivery without a recorded end by then is sent again."""
 
 MAX_DATA = 16_384
 BATCH = 500
 KEEP_SEC = 7 * 86_400.0
-"""How long what was sent or given up can be looked at and sent again."""
+"""How long ended deliveries can be read and sent again."""
 
 NOTHING_AROUND = Surroundings()
 _MOVE: dict[Source, str] = {"event": "move_event_cursors", "alert": "move_alert_cursors"}
 
 
 class PendingNotification(NamedTuple):
-    """Something that a sink is to be notified of."""
+    """The event or alert to notify sinks of."""
 
     sink_id: str
     workspace: str
@@ -44,7 +44,7 @@ class PendingNotification(NamedTuple):
 def of_events(
     rows: Sequence[Row], sinks: Sequence[Row], around: Surroundings = NOTHING_AROUND
 ) -> list[PendingNotification]:
-    """What these sinks want to hear of these events, each name of an event by itself."""
+    """The deliveries of these events to these sinks, one per event name."""
     wants = [(sink, filter_of(sink)) for sink in sinks]
     found = []
     for event in map(read.event, rows):
@@ -69,7 +69,7 @@ def _of_event(event: Event, name: str, around: Surroundings) -> Notification:
 def of_alerts(
     rows: Sequence[Row], sinks: Sequence[Row], around: Surroundings = NOTHING_AROUND
 ) -> list[PendingNotification]:
-    """What these sinks want to hear of these alerts."""
+    """The deliveries of these alerts to these sinks."""
     wants = [(sink, filter_of(sink)) for sink in sinks]
     found = []
     for row in rows:
@@ -93,15 +93,15 @@ def _of_alert(row: Row, about: AlertFacts, data: dict[str, Any], around: Surroun
 
 
 def _bounded(data: dict[str, Any]) -> dict[str, Any]:
-    """An event's own data may be large, and a receiver can ask for it by the event's number."""
+    """Bound an event's data, which may be large: a receiver can read it by the event's number."""
     return data if len(as_json(data)) <= MAX_DATA else {"left_out": "too large"}
 
 
 async def write(tx: Tx, engine: Engine, source: Source, read_for: Sequence[str], part: tuple[int, int],
                 wanted: Sequence[PendingNotification]) -> int:  # fmt: skip
-    """Write what was found between two numbers, and move the cursors of those it was read for, together.
+    """Write the deliveries found between two event numbers, and move the sinks' cursors, together.
 
-    A sink for which someone else has read on meanwhile is left alone.
+    A sink whose cursor another process has moved is skipped.
     """
     after, last = part
     items = [(sink_id,) for sink_id in sorted(read_for)]
@@ -131,10 +131,10 @@ def delivery_rows(tx: Tx, engine: Engine, source: str, new: Sequence[PendingNoti
 
 
 async def lease(tx: Tx, engine: Engine, busy: Mapping[str, int], room: int) -> list[OutgoingDelivery]:
-    """Take deliveries that are due; each sink has its own share of the room, and one that fails a small one."""
+    """Lease due deliveries; each sink has its own share of the capacity, a failing one a small share."""
     taken: list[OutgoingDelivery] = []
     due = list(await tx.all("sinks_with_due", now=tx.now))
-    engine.random.shuffle(due)  # when there are more than there is room for
+    engine.random.shuffle(due)  # when more are due than there is capacity for
     for sink in due:
         count = min(room - len(taken), policy.at_once(sink["failures"]) - busy.get(sink["id"], 0))
         if count > 0:
@@ -154,7 +154,7 @@ async def is_due(tx: Tx) -> bool:
 
 
 async def record(tx: Tx, engine: Engine, delivery: OutgoingDelivery, outcome: DeliveryOutcome) -> Status | None:
-    """What an attempt came to, for the delivery and for its sink; None where the attempt is no longer the last."""
+    """Record an attempt's outcome for the delivery and its sink; None if a later attempt exists."""
     then = policy.after(outcome, delivery.attempts, tx.now, delivery.give_up_at, engine.random.random())
     ended_at = None if then.status == "pending" else tx.now
     fields = {"status": then.status, "next_at": then.next_at, "ended_at": ended_at, "error": outcome.error}
@@ -195,7 +195,7 @@ async def _emit(tx: Tx, engine: Engine, workspace: str) -> None:
 
 
 async def forget(tx: Tx) -> int:
-    """Remove what ended long ago, and what belongs to sinks that were removed, a batch at a time."""
+    """Remove old ended deliveries, and those of removed sinks, a batch at a time."""
     if await tx.one("any_sink") is None:
         return 0
     gone = len(await tx.all("delete_old_deliveries", before=tx.now - KEEP_SEC, count=BATCH))
@@ -210,7 +210,7 @@ async def forget(tx: Tx) -> int:
 
 
 async def tell_failing(work: UnitOfWork, workspace: str) -> None:
-    """One alert for each sink that a notification was given up for, until one arrives there."""
+    """Raise one alert per sink that lost a notification, until one arrives there."""
     rows = await work.tx.all("failing_sinks", workspace=workspace)
     found = [Finding(row["name"], "sink_failing", {"error": row["last_error"]}) for row in rows]
     await compare(work, workspace, "sink", found)

@@ -1,7 +1,7 @@
 """Connects to public addresses only, unless the sink allows others.
 
-What is looked at is the address of each connection as it is made, so that neither a name that is resolved anew nor an
-address written in another way gets by.
+The address of each actual connection is checked, so that neither a name that resolves differently later nor an unusual
+spelling of an address gets through.
 """
 
 from __future__ import annotations

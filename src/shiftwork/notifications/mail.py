@@ -1,4 +1,4 @@
-"""Sinks that are read as letters: one e-mail for each notification, by the mail server that the sink names."""
+"""E-mail sinks: one e-mail per notification, through the sink's mail server."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ TIMEOUT_SEC = 10.0
 AT_ONCE = 32
 MAX_SUBJECT_LENGTH = 150
 MAX_REMEMBERED = 10_000
-"""Letters that some of their recipients have, and others will get at a later attempt."""
+"""E-mails that some recipients have received and others get at a later attempt."""
 _FOR_GOOD = 500
-"""Answers from here on will be the same next time."""
+"""Status codes from here on are permanent."""
 
 
 class MailSender:
-    """Sends letters from threads of its own, since the library for it waits.
+    """Sends e-mails from threads, because the library blocks.
 
-    Where the server takes a letter for some recipients and tells others to come later, the next attempt is for those
-    alone. Who has it is not stored: after a restart, or where another process tries, all get it again with its same id.
+    If the server accepts an e-mail for some recipients and defers others, the next attempt is only for these. This is
+    not stored: after a restart, or in another process, all get it again with the same id.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The outbox: reads the event log once for all sinks and writes their deliveries.
 
-So no verb pays for notifications, and none can be lost or written twice: the cursor of a sink moves in the transaction
-that writes its deliveries.
+So notifications cost the verbs nothing, and none can be lost or written twice: the cursor of a sink moves in the
+transaction that writes its deliveries.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shiftwork.store.store import Row, Tx
 
 PAGE = 500
 MAX_PAGES = 100
-"""Of one turn; the rest has the next one."""
+"""Pages per run; the rest is left to the next run."""
 
 MAX_PENDING = 10_000
 """A sink for which this much waits is read on for when some of it is sent: until then the log keeps the rest."""
@@ -48,7 +48,7 @@ async def fill(engine: Engine) -> Counts:
 
 
 def _by(rows: Sequence[Row], cursor: str) -> list[tuple[int, list[Row]]]:
-    """Sinks that have been read for equally far: what comes next is read once for all of them."""
+    """Sinks with the same cursor: the next events are read once for all of them."""
 
     def place(row: Row) -> int:
         return int(row[cursor])

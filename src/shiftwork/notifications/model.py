@@ -21,25 +21,25 @@ MessageBuffer = Annotated[list[Name], Meta(max_length=100)]
 
 
 class SinkFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a sink receives: all alerts and no events, unless it says otherwise."""
+    """A sink's filter: by default, all alerts and no events."""
 
     alerts: MessageBuffer = msgspec.field(default_factory=lambda: [ALL])
     """Kinds of alert; `*` is every kind."""
     severity: Severity = "info"
-    """The least severity of an alert."""
+    """The minimum severity of an alert."""
     events: MessageBuffer = []
-    """Names of events, as `task.completed` or `task.*`."""
+    """Names of events, such as `task.completed` or `task.*`."""
     types: MessageBuffer = []
-    """Only what is about tasks of these types; without, about anything."""
+    """Only about tasks of these types; by default, about anything."""
     creators: MessageBuffer = []
-    """Only alerts that are meant for these creators of tasks."""
+    """Only alerts for these creators of tasks."""
 
 
 ALL_ALERTS = SinkFilter()
 
 
 class Sink(msgspec.Struct, frozen=True):
-    """A sink as a reader sees it: without its secret, and of its URL only what is not a secret."""
+    """A sink, without its secret and without the secret parts of its URL."""
 
     id: str
     name: str
@@ -61,18 +61,18 @@ class Sink(msgspec.Struct, frozen=True):
 
 
 class AddedSink(msgspec.Struct, frozen=True):
-    """A sink just added: the only time that its secret is seen, and only where one was made for it."""
+    """A new sink: the only time that a generated secret is shown."""
 
     sink: Sink
     secret: str | None
 
     def __repr__(self) -> str:
-        """Without the secret, which has no place in a log or a traceback."""
+        """Without the secret, which must not appear in a log or a traceback."""
         return f"AddedSink(sink={self.sink!r})"
 
 
 class SlackAnswer(msgspec.Struct, frozen=True):
-    """What became of a button that was pressed."""
+    """The result of a pressed button."""
 
     status: Literal["accepted", "refused", "ignored"]
     text: str
@@ -80,7 +80,7 @@ class SlackAnswer(msgspec.Struct, frozen=True):
 
 
 class SinkTarget(NamedTuple):
-    """How to reach a sink, with what must not be shown."""
+    """How to reach a sink, with its secrets."""
 
     kind: Kind
     address: str
@@ -112,13 +112,13 @@ class Delivery(msgspec.Struct, frozen=True):
     attempts: int
     created_at: float
     next_at: float | None
-    """When it is sent, while it is pending."""
+    """When it will be sent, while it is pending."""
     ended_at: float | None
     error: str | None
     """Why the last attempt failed."""
     message: str
     notification: Notification | None = None
-    """All that is sent; only where one delivery is asked for."""
+    """The content; only when a single delivery is read."""
 
 
 class OutgoingDelivery(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the operations on sinks and deliveries do."""
+"""Implements the operations on sinks and deliveries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from shiftwork.operation.local import Call, implements, reading, transaction
 from shiftwork.store.store import Row, Tx
 
 BATCH = 500
-"""Deliveries that are sent again in one transaction."""
+"""Deliveries redelivered per transaction."""
 
 
 @implements(Sinks.add)
@@ -136,7 +136,7 @@ async def update(
     del fields["kind"]
     fields["secret"] = engine.secrets.seal(place.secret) if "secret" in new else row["secret"]
     before = filter_of(row)
-    # Nothing was read for it of what it did not want; it receives what happens from now on.
+    # Earlier events that did not match are not read again; the sink receives events from now on.
     events = row["events_after"] if before.events else await event_log.last(tx)
     alerts = row["alerts_after"] if before.alerts else await event_log.last(tx, "alert")
     await tx.run("update_sink", id=row["id"], **fields, wants=as_json(wanted or before), events=events, alerts=alerts)
@@ -157,7 +157,7 @@ def _place_of(row: Row, engine: Engine, new: dict[str, Any]) -> SinkTarget:
 
 
 def _check_secret_follows(row: Row, new: Mapping[str, object]) -> None:
-    """A secret is for the place it was given for: else one who may change a sink, but not read its secret, gets it."""
+    """Require the secret again with a new address: otherwise anyone who can change a sink could redirect its secret."""
     where = "server" if row["kind"] == "email" else "address"
     moved = where in new and new[where] != row[where]
     if moved and row["secret"] is not None and "secret" not in new:

@@ -22,7 +22,7 @@ from shiftwork.observe.alert_kinds import KINDS, Severity
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 SIGNING = "whsec_"
 MIN_SLACK_SECRET = 16
-"""Slack makes 32 characters; anyone who guesses one presses any button."""
+"""Slack generates 32 characters; anyone who guesses a secret can press any button."""
 
 _LETTER = re.compile(r"[^\s@,<>\"]{1,64}@[^\s@,<>\"]{1,255}")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
@@ -72,15 +72,15 @@ GIVE_UP_SEC = 86_400.0
 FIRST_WAIT_SEC = 5.0
 MAX_WAIT_SEC = 6 * 3600.0
 FREE_FAILURES = 2
-"""Failures in a row that say nothing about the sink: one bad notification must not slow the others down."""
+"""Consecutive failures that do not count against the sink: one bad notification must not slow down the others."""
 
 MAX_REST_SEC = 300.0
 AT_ONCE = 4
-"""Of one sink in one process; one that fails is tried with a single delivery."""
+"""Concurrent deliveries per sink and process; a failing sink gets a single one."""
 
 
 class AlertFacts(NamedTuple):
-    """What a filter looks at in an alert."""
+    """The facts of an alert that filters examine."""
 
     kind: str
     severity: Severity
@@ -93,13 +93,13 @@ class DeliveryOutcome(NamedTuple):
 
     error: str | None = None
     retry_after: float | None = None
-    """How long the receiver has asked to be left alone."""
+    """How long the receiver asked us to wait."""
     gone: bool = False
-    """The receiver wants no more of them, ever."""
+    """Whether the receiver wants no more notifications."""
 
 
 class Next(NamedTuple):
-    """What becomes of a delivery."""
+    """The next step of a delivery."""
 
     status: Literal["pending", "sent", "dead"]
     next_at: float

@@ -1,7 +1,7 @@
 """Sends what is due, outside of any transaction: taken under a lease, sent with a time limit, then recorded.
 
-Anyone who dies between sending and recording leaves a lease that runs out; the notification is then sent again with the
-same id. A sink that is slow or dead holds up no one but itself.
+If a process dies between sending and recording, the lease expires and the notification is sent again with the same id.
+A slow or dead sink delays only itself.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SENDER = {"email": 1, "apprise": 2}
 """Which sender a kind of sink has; the others are behind a URL."""
 
 AT_ONCE = 32
-"""Deliveries under way in one process."""
+"""Concurrent deliveries in one process."""
 
 GRACE_SEC = 2.0
-"""How long what is under way may take when the process is to end."""
+"""How long running deliveries may take when the process ends."""
 
 
 class NotificationSender:
-    """Sends for all sinks of all workspaces; many may be at work on one store."""
+    """Sends for all sinks of all workspaces; several may run on one store."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -47,7 +47,7 @@ class NotificationSender:
         """Each with the sink it goes to."""
 
     async def run_forever(self) -> None:
-        """Until cancelled. What is under way then is sent again by anyone who comes after."""
+        """Run until cancelled. Another process sends interrupted deliveries again."""
         try:
             while True:
                 try:
@@ -60,7 +60,7 @@ class NotificationSender:
             await self._close()
 
     async def send_due(self) -> int:
-        """Send until nothing is due; how many attempts that took."""
+        """Send until nothing is due; returns the number of attempts."""
         total = 0
         try:
             while (found := await self._set_out()) or self._under_way:
@@ -92,14 +92,16 @@ class NotificationSender:
                 from shiftwork.notifications.services import ServiceSender  # noqa: PLC0415  # likewise
                 from shiftwork.notifications.webhooks import WebhookSender  # noqa: PLC0415  # likewise
             except ImportError as error:
-                log.warning("notifications are left to others: %s is not installed (shiftwork[client])", error.name)
+                log.warning(
+                    "leaving notifications to other processes: %s is not installed (shiftwork[client])", error.name
+                )
                 self._unable = True
                 return False
             self._senders = WebhookSender(), MailSender(), ServiceSender()
         return True
 
     async def _pause(self, found: int) -> None:
-        """Until something ends and makes room; where nothing is under way, for a tick."""
+        """Wait until a delivery ends; without running ones, for a tick."""
         if self._under_way:
             limit = None if found and len(self._under_way) >= AT_ONCE else TICK_SEC
             await asyncio.wait(set(self._under_way), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
@@ -115,12 +117,10 @@ class NotificationSender:
                 "notifications", self._store.run(lambda tx: deliveries.record(tx, self._engine, pending, outcome))
             )
         except ShiftworkError as error:
-            log.warning("notification %s is sent again, since its end could not be recorded: %s", pending.id, error)
+            log.warning("sending notification %s again, since its outcome could not be recorded: %s", pending.id, error)
             return
         if status == "dead":
-            log.warning(
-                "notification %s is given up after %d attempts: %s", pending.id, pending.attempts, outcome.error
-            )
+            log.warning("giving up notification %s after %d attempts: %s", pending.id, pending.attempts, outcome.error)
 
     async def _send(self, delivery: OutgoingDelivery) -> DeliveryOutcome:
         assert self._senders is not None

@@ -1,4 +1,4 @@
-"""Buttons that people press in Slack: believed by Slack's signature, carried out in the name of who pressed."""
+"""Buttons pressed in Slack: verified by Slack's signature, carried out in the name of the person."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def _interaction(body: bytes) -> Interaction:
 
 
 def actor_of(person: Person) -> str:
-    """Who pressed, as the history names them: no name of Slack is taken for one of the queue's own."""
+    """The actor of a press; the suffix keeps Slack names apart from the queue's own."""
     name = "".join(c for c in person.username or person.name if c.isprintable() and c not in ": ")[:80]
     return f"human:{name or person.id[:80]}@slack"
 
 
 async def carry_out(queue: AnyQueue, interaction: Interaction) -> SlackAnswer:
-    """Decide or answer as the button says. What can no longer be decided changes nothing, and is said so."""
+    """Decide or answer as the button says. If that is no longer possible, report it and change nothing."""
     pressed = next((each.value for each in interaction.actions if each.value), None)
     if interaction.type != "block_actions" or pressed is None:
         return SlackAnswer("ignored", "There is nothing to decide here.")  # a link is a button, too

@@ -1,4 +1,4 @@
-"""Sinks behind a URL: signed webhooks, and those that take what Slack takes."""
+"""Sinks behind a URL: signed webhooks, and Slack-compatible ones."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ log = logging.getLogger("shiftwork.notifications")
 TIMEOUT_SEC = 10.0
 GONE = 410
 BUSY = frozenset({429, 503})
-"""Answers whose `Retry-After` is heeded."""
+"""Statuses whose `Retry-After` is respected."""
 
 MAX_SLACK_TEXT_LENGTH = 3000
 _JSON = {"content-type": "application/json", "user-agent": "shiftwork"}
 
 
 class WebhookSender:
-    """Sends over HTTP. Nothing is kept from one message to the next: no connection, no cookie, no name."""
+    """Sends over HTTP. Nothing is shared between messages: no connection, cookie or resolved name."""
 
     def __init__(self) -> None:
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
@@ -155,7 +155,7 @@ def _retry_after(text: str, now: float) -> float | None:
 
 
 def _why(error: Exception) -> str:
-    """Our own words: those of a library may hold the address, which may hold a secret."""
+    """Our own message: a library's may contain the address, and that a secret."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return "its certificate is not good"
     if isinstance(error, aiohttp.ClientConnectorDNSError):

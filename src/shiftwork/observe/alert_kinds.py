@@ -22,7 +22,7 @@ class Kind(NamedTuple):
 
 KINDS: dict[str, Kind] = {
     "dead_lettered": Kind(
-        "warning", "Task {task} moved to dead letter queue", "a task is not tried again; a person must decide"
+        "warning", "Task {task} moved to dead letter queue", "a task is not retried; a person must decide"
     ),
     "poison_pill": Kind(
         "critical", "Task {task} is a poison pill: it failed with several agents", "the task is bad, not its agents"
@@ -53,10 +53,10 @@ KINDS: dict[str, Kind] = {
     "displaced": Kind("warning", "Task {task} was displaced", "a task had to make room for more urgent work"),
     "agent_failed": Kind("critical", "Agent {agent} failed", "an agent was marked failed"),
     "agent_silent": Kind(
-        "warning", "Agent {agent} went silent with {count} tasks", "an agent stopped talking and lost what it held"
+        "warning", "Agent {agent} went silent with {count} tasks", "an agent went silent and lost its tasks"
     ),
     "runtime_gone": Kind(
-        "warning", "Runtime {runtime} is gone with {count} tasks", "a process died and what it held went back"
+        "warning", "Runtime {runtime} is gone with {count} tasks", "a process died and its tasks were reclaimed"
     ),
     "missing_dependency": Kind(
         "warning",
@@ -64,7 +64,9 @@ KINDS: dict[str, Kind] = {
         "a dependency was never submitted and the wait timed out",
     ),
     "dependency_wait": Kind(
-        "warning", "Task {task} is blocked: its dependencies take too long", "dependencies were waited for too long"
+        "warning",
+        "Task {task} is blocked: its dependencies take too long",
+        "a task waits too long for its dependencies",
     ),
     "dependency_slow": Kind(
         "warning",
@@ -111,7 +113,7 @@ KINDS: dict[str, Kind] = {
     ),
     "dead_rows": Kind(
         "warning",
-        "PostgreSQL keeps {dead} dead rows for {live} tasks",
+        "PostgreSQL holds {dead} dead rows for {live} tasks",
         "vacuum does not keep up, and every claim reads more than it need",
     ),
     "old_transaction": Kind(
@@ -136,8 +138,8 @@ KINDS: dict[str, Kind] = {
     ),
     "sink_failing": Kind(
         "warning",
-        "Sink {subject} does not take notifications: {error}",
-        "a notification was given up; those that come after are kept and tried",
+        "Sink {subject} does not accept notifications: {error}",
+        "a notification was given up; later ones are kept and retried",
     ),
     "snapshot_failed": Kind(
         "critical", "Snapshot failed: {error}", "the queue works, but the snapshots are getting old"
@@ -147,7 +149,7 @@ KINDS: dict[str, Kind] = {
 
 MEANING: dict[str, str] = {name: kind.meaning for name, kind in KINDS.items()}
 
-# Lines of the log, for what is worth a look but no one's maintenance job.
+# Log lines for events worth noticing but not worth an alert.
 RETRIED = "Task %s retry %d, backoff %gs"
 RATE_LIMITED = "Rate limit hit for %s, waiting %gs"
 DUPLICATE = "Duplicate task detected: %s"

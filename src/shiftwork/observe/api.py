@@ -16,7 +16,7 @@ Seq = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class MetricsApi(Namespace, name="metrics", group="Metrics"):
-    """What is measured of a workspace."""
+    """The metrics of a workspace."""
 
     @operation("GET /api/metrics", "read")
     async def read(self) -> Metrics:
@@ -26,7 +26,7 @@ class MetricsApi(Namespace, name="metrics", group="Metrics"):
     async def snapshots(
         self, *, since: Time | None = None, limit: Annotated[int, Meta(ge=1, le=KEPT_SNAPSHOTS)] = 10
     ) -> list[Metrics]:
-        """Return what was measured every `maintenance.metrics_sec`, newest first; histograms are not kept."""
+        """Return the metrics stored every `maintenance.metrics_sec`, newest first; histograms are not stored."""
 
     @operation("GET /api/failures", "read", envelope="failures")
     async def failures(self, by: By = "signature", *, since: Time | None = None, limit: PageSize = 50) -> list[Pattern]:
@@ -34,7 +34,7 @@ class MetricsApi(Namespace, name="metrics", group="Metrics"):
 
 
 class Alerts(Namespace, name="alerts", group="Metrics"):
-    """What a person should look at."""
+    """Problems that need a person's attention."""
 
     @operation("POST /api/alerts/{seq}/acknowledge", "operate", errors=(NotFound,))
     async def acknowledge(self, seq: Seq) -> Alert:

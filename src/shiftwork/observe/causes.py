@@ -1,4 +1,4 @@
-"""Why work waits, summed up over all of it: by lane and not by task, so that it costs the same with a million tasks."""
+"""Summarizes why work waits, by lane and not by task, so that it costs the same with a million tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import msgspec
 from shiftwork.accounts import choice
 from shiftwork.batches.policy import provider_of
 from shiftwork.budgets.allocator import HOLD as BUDGET
-from shiftwork.budgets.allocator import BudgetAllocator, day_of
+from shiftwork.budgets.allocator import BudgetAllocator
+from shiftwork.budgets.policy import day_of
 from shiftwork.engine.engine import Engine
 from shiftwork.engine.lanes import ClaimFilter, Lane, filter_of
 from shiftwork.engine.merge import START
@@ -21,28 +22,29 @@ from shiftwork.model.states import SLOT_STATES, State
 from shiftwork.model.task import PUBLISHED
 from shiftwork.observe import takers
 from shiftwork.observe.model import Blocker, Cause, WaitingWork
-from shiftwork.observe.status import TaskCounts, count_tasks
+from shiftwork.observe.policy import TaskCounts
+from shiftwork.observe.status import count_tasks
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
 
 RECENT_SEC = 2.0
-"""Counts of this age will do: who looks at the status has just had the tasks counted."""
+"""Counts of this age suffice: the status that a reader sees was just counted."""
 
 MAX_LANES = 500
-"""Lanes that are looked into, those with most tasks first; what is in others is counted as not looked at."""
+"""The most lanes examined, those with most tasks first; tasks in other lanes are counted as not examined."""
 
 SHOWN_TYPES = 10
 SILENT_SEC = 120.0
-"""An agent that was not heard of for this long does not ask for work."""
+"""An agent not heard from for this long is not claiming."""
 
 DEAD_LETTERS = 200
-"""Those among which it is looked up what waits for them."""
+"""Dead letters for which waiting tasks are counted."""
 
 DAY_SEC = 86_400.0
 
 
 async def read(tx: Tx, engine: Engine, workspace: str, known: TaskCounts | None) -> tuple[WaitingWork, TaskCounts]:
-    """Why work waits now, and the counts that it was made of."""
+    """Why work waits now, with the underlying counts."""
     counted = await count_tasks(tx, engine, workspace, known, RECENT_SEC)
     found = _Sum()
     await _add_ready(tx, engine, workspace, counted, found)
@@ -53,7 +55,7 @@ async def read(tx: Tx, engine: Engine, workspace: str, known: TaskCounts | None)
 
 
 class _Sum:
-    """Causes with what they keep; equal ones are one."""
+    """Sums causes; equal ones are merged."""
 
     def __init__(self) -> None:
         self._types: dict[tuple[str, str, str, float | None], Counter[str]] = {}
@@ -83,7 +85,7 @@ _OF_ONE = (
 
 
 def _words(what: str, lifts: str, tasks: int) -> tuple[str, str]:
-    """Sentences are written for many; of a single task they say `it`."""
+    """Turns sentences about many tasks into the singular."""
     if tasks == 1:
         for many, one in _OF_ONE:
             what, lifts = what.replace(many, one), lifts.replace(many, one)
@@ -91,7 +93,7 @@ def _words(what: str, lifts: str, tasks: int) -> tuple[str, str]:
 
 
 class _Case(NamedTuple):
-    """A lane with work, and the task that is first in it."""
+    """A lane with work, and its first task."""
 
     lane: Lane
     tasks: int
@@ -111,7 +113,9 @@ class _Agents:
         return [each for each in self._all if each[1].fits(case.lane.key.type, case.needs.capabilities, target)]
 
     def alike_once(self, able: Sequence[tuple[Row, ClaimFilter]]) -> list[tuple[Row, ClaimFilter]]:
-        """One of each kind, since a gate treats agents alike that use the same, unless it names one of them."""
+        """One agent of each kind, because a gate treats agents with the same keys alike, unless it names one of
+        them.
+        """
         kinds = {
             (agent["id"] if agent["id"] in self._named else "", agent["provider"], agent["account"], wants.models): each
             for found, wants in able
@@ -134,7 +138,7 @@ async def _add_ready(tx: Tx, engine: Engine, workspace: str, counted: TaskCounts
         found.add(_UNSEEN, "", unseen)
 
 
-_UNSEEN = Blocker("unknown", "they are in lanes that were not looked into", "ask about one of them: shiftwork explain")
+_UNSEEN = Blocker("unknown", "they are in lanes that were not examined", "ask about one of them: shiftwork explain")
 
 
 def _in_line(status: str, hold: str | None) -> bool:
@@ -142,7 +146,7 @@ def _in_line(status: str, hold: str | None) -> bool:
 
 
 async def _cases(tx: Tx, engine: Engine, ready: Counter[int]) -> list[_Case]:
-    """The first task of each lane with work. Tasks that went since they were counted are not missed."""
+    """The first task of each lane with work. Tasks that left since they were counted do not matter."""
     largest = [lane for lane, _ in ready.most_common(MAX_LANES)]
     lanes = {lane.id: lane for lane in await engine.lanes.lanes(tx, largest)}
     heads = await tx.all("scan_lanes", lanes=[(lane, *START) for lane in largest], count=1) if largest else ()
@@ -169,7 +173,7 @@ async def _money(tx: Tx, resolver: Resolver, workspace: str, cases: Sequence[_Ca
 def _blocker(
     case: _Case, agents: _Agents, closed: Sequence[Row], resolver: Resolver, money: BudgetAllocator, now: float
 ) -> Blocker:
-    """What keeps the work of a lane first of all."""
+    """The first cause that keeps the work of a lane."""
     able = agents.able(case)
     if closed:
         shut = gates.reasons(closed, resolver, case.lane, agents.alike_once(able), now)
@@ -184,7 +188,7 @@ def _blocker(
 
 
 def _without_taker(case: _Case, able: Sequence[Row], now: float) -> Blocker:
-    """Why no agent takes what is handed out."""
+    """Why no agent takes available work."""
     if not able:
         needs = takers.needs(case.lane.key.type, case.needs.capabilities, case.lane.key.target_agent_id)
         return Blocker("no_agent", f"no registered agent can take them: they need {needs}", takers.REGISTER)
@@ -194,7 +198,7 @@ def _without_taker(case: _Case, able: Sequence[Row], now: float) -> Blocker:
     for blocker in takers.blockers(willing, case.head["estimated_cost"]):
         return msgspec.structs.replace(blocker, what=blocker.what.replace(" take it ", " take them "))
     if all(agent["last_heartbeat"] < now - SILENT_SEC for agent in willing):
-        return Blocker("agents_silent", "no agent that could take them was heard of lately", "start a worker")
+        return Blocker("agents_silent", "no agent that could take them was heard from recently", "start a worker")
     return Blocker("in_line", "agents with free slots can take them", "an agent claims them")
 
 
@@ -216,7 +220,7 @@ _HELD: dict[tuple[str, str | None], Blocker] = {
     (State.READY, BUDGET): Blocker(BUDGET, _NO_MONEY, _RAISE),
     (State.READY, "serial"): Blocker("serial", "tasks of the same serial key run before them", "those tasks end"),
     (State.READY, PUBLISHED): Blocker(
-        PUBLISHED, "they are offered in a stream to workers elsewhere", "one of them takes them"
+        PUBLISHED, "they are offered in a stream to external workers", "one of them takes them"
     ),
     (State.PENDING, None): Blocker("dependency", "they wait for other tasks", "those tasks complete"),
     (State.PENDING, "signal"): Blocker("signal", "they wait for signals", "someone sends them: shiftwork signal"),
@@ -248,7 +252,10 @@ async def _held(tx: Tx, workspace: str, status: str, hold: str | None) -> Blocke
     if hold in {"time", "scheduled"}:
         due = await tx.one("next_wait", workspace=workspace)
         return Blocker(
-            hold, "they are to run later" if hold == "scheduled" else "they wait for a time", "the time comes", _at(due)
+            hold,
+            "they are scheduled for later" if hold == "scheduled" else "they wait for a time",
+            "the time comes",
+            _at(due),
         )
     if (status, hold) == (State.PENDING, None):
         return await _dependency(tx, workspace)
@@ -260,7 +267,7 @@ def _at(row: Row | None) -> float | None:
 
 
 async def _dependency(tx: Tx, workspace: str) -> Blocker:
-    """Of those that wait for others it is said how many wait for what only a person brings back."""
+    """Of tasks that wait for others, count those that wait for dead letters."""
     blocker = _HELD[State.PENDING, None]
     row = await tx.one("waiting_for_dead_letters", workspace=workspace, count=DEAD_LETTERS)
     if row is None or not row["total"]:

@@ -13,7 +13,7 @@ Kind = Literal[
 ]  # fmt: skip
 
 _OWN_EVENTS: dict[Kind, str] = {"capacity": "capacity_normal", "pool": "pool_restored"}
-"""Conditions whose alert is an event's name, too, and the event that tells their end."""
+"""Conditions whose alert is also an event, and the event that ends them."""
 
 
 class Finding(NamedTuple):
@@ -26,7 +26,7 @@ class Finding(NamedTuple):
 
 
 async def compare(work: UnitOfWork, workspace: str, kind: Kind, found: Sequence[Finding]) -> list[Finding]:
-    """Tell what has begun, changed or ended since the last look; what has begun is answered."""
+    """Record conditions that began, changed or ended since the last check; returns those that began."""
     rows = await work.tx.all("read_conditions", workspace=workspace, kind=kind)
     known = {row["subject"]: row["alert"] for row in rows}
     now = {finding.subject for finding in found}

@@ -73,7 +73,7 @@ async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanat
 
 
 class _Case(NamedTuple):
-    """The task in question, with what decides which agents may take it."""
+    """The task in question, with the facts that decide which agents may take it."""
 
     raw: Row
     row: TaskRow
@@ -94,12 +94,12 @@ async def _waiting(tx: Tx, row: TaskRow, edges: Sequence[Row], settings: Setting
     """Holds of a task that is not ready."""
     if row.status == State.PENDING:
         holds = [*await _waits(tx, row), *await _dependencies(tx, row, edges, settings)]
-        return holds or [Blocker("pending", "nothing is known to hold it", "report this: it is a bug")]
+        return holds or [Blocker("pending", "no known reason", "report this: it is a bug")]
     if row.status == State.RETRYING:
         return [
             Blocker(
                 "retry",
-                f"it waits to be tried again after {row.failure_reason}",
+                f"it waits for its retry after {row.failure_reason}",
                 "the time passes",
                 row.available_at,
             )
@@ -109,12 +109,12 @@ async def _waiting(tx: Tx, row: TaskRow, edges: Sequence[Row], settings: Setting
     if row.status == State.VALIDATING:
         return [await _verdict(tx, row)]
     if row.status in SETTLED and (newer := await _newer(tx, row)):
-        return [Blocker("superseded", "it was tried again as another task", "look at that one", tasks=[newer])]
+        return [Blocker("superseded", "it was retried as another task", "look at that one", tasks=[newer])]
     return [hold] if (hold := _settled(row)) else []
 
 
 async def _in_batch(tx: Tx, row: TaskRow) -> list[Blocker]:
-    """Where and since when a provider has it."""
+    """The provider's batch that contains it, and since when."""
     held = row.status == State.RUNNING and provider_of(row.agent_id)
     batch = await tx.one("batch_of", task=row.id, fence=row.fence) if held else None
     if batch is None:
@@ -125,28 +125,28 @@ async def _in_batch(tx: Tx, row: TaskRow) -> list[Blocker]:
 
 
 async def _newer(tx: Tx, row: TaskRow) -> str | None:
-    """The task that answers for its lineage instead of this one."""
+    """The current task of its lineage, instead of this one."""
     (newest,) = await tx.all("lineage_states", items=[(row.root_id,)])
     return None if newest["id"] == row.id else ids.show_task(newest["id"])
 
 
 def _settled(row: TaskRow) -> Blocker | None:
-    """What only a person brings back."""
+    """Holds that only a person lifts."""
     if row.status == State.DEAD_LETTERED and row.failure_reason == reasons.DISPLACED:
         return Blocker(
-            "displaced", "it made room for more urgent work", "it comes back when there is room, or review it"
+            "displaced", "it was displaced by more urgent work", "it returns when there is room, or review it"
         )
     if row.status == State.DEAD_LETTERED:
         left = row.attempts < row.max_attempts
-        what = f"{row.failure_reason} is not tried again" if left else f"no attempts are left ({row.failure_reason})"
+        what = f"{row.failure_reason} is not retried" if left else f"no attempts are left ({row.failure_reason})"
         return Blocker("dead_letter", what, "review it: retry, modify_and_retry or cancel")
     if row.status == State.FAILED:
-        return Blocker("failed", f"it rests failed ({row.failure_reason})", "rerun it")
+        return Blocker("failed", f"it failed and is not retried ({row.failure_reason})", "rerun it")
     return None
 
 
 async def _waits(tx: Tx, row: TaskRow) -> list[Blocker]:
-    """What its last attempt began to wait for."""
+    """The waits of its last attempt."""
     holds = []
     for wait in await tx.all("open_waits_of", items=[(row.root_id,)]):
         if wait["name"] == schedule.NAME:
@@ -158,13 +158,13 @@ async def _waits(tx: Tx, row: TaskRow) -> list[Blocker]:
             "signal": (f"the signal {wait['signal']!r}", "someone sends it"),
             "person": (f"an answer to {wait['question']!r}", "answer it"),
         }[wait["kind"]]
-        past = "" if wait["kind"] == "time" or wait["until"] is None else ", or its time is over"
+        past = "" if wait["kind"] == "time" or wait["until"] is None else ", or the wait expires"
         holds.append(Blocker(wait["kind"], f"it waits for {what} ({wait['name']})", lifts + past, wait["until"]))
     return holds
 
 
 async def _approval(tx: Tx, row: TaskRow) -> list[Blocker]:
-    """Which rule stopped it, and what becomes of it when no one decides."""
+    """The rule that stopped it, and what happens if no one decides."""
     asked = await tx.one("open_approvals_of", items=[(row.id,)])
     if asked is None:
         return [Blocker("approval", "a person must approve it first", "approve or reject it")]
@@ -188,7 +188,9 @@ _OF_EXPIRY = frozenset({"on_expire", "expire_after_sec"})
 async def _verdict(tx: Tx, row: TaskRow) -> Blocker:
     output = await tx.one("read_outputs", items=[(row.id,)])
     if output is None or output["judge_id"] is None:
-        return Blocker("verdict", "its output waits for the verdict of its tests", "its agent gives it", row.run_until)
+        return Blocker(
+            "verdict", "its output waits for the verdict of its tests", "its agent gives the verdict", row.run_until
+        )
     judge = ids.show_task(output["judge_id"])
     return Blocker("verdict", f"its output waits for its judge, {judge}", "that task completes", row.run_until, [judge])
 
@@ -233,7 +235,7 @@ def _lift(status: str, *, survives: bool) -> str:
 
 
 async def _ready(tx: Tx, engine: Engine, case: _Case, able: list[Row]) -> list[Blocker]:
-    """Holds of a task that could be claimed but is not."""
+    """Holds of a task that is ready but not claimed."""
     row, resolver = case.row, case.resolver
     if row.status != State.READY:
         return []
@@ -246,7 +248,7 @@ async def _ready(tx: Tx, engine: Engine, case: _Case, able: list[Row]) -> list[B
     if row.hold == serial_keys.HOLD:
         holds.append(await _serial(tx, row))
     if row.hold == PUBLISHED:
-        return [Blocker(PUBLISHED, "it is offered in a stream to workers elsewhere", "one of them takes it")]
+        return [Blocker(PUBLISHED, "it is offered in a stream to external workers", "one of them takes it")]
     if row.hold and not holds:
         holds.append(Blocker(row.hold, f"held back: {row.hold}", "the gate is opened"))
     closed = await tx.all("read_gates", workspace=row.workspace)
@@ -268,7 +270,7 @@ _GATHERED = "maintenance runs where the provider's API key is set; else any agen
 
 
 async def _accounts(tx: Tx, case: _Case, able: Sequence[Row]) -> list[Blocker]:
-    """That the accounts of all able agents have no room for it now."""
+    """The hold if the accounts of all able agents have no room for it now."""
     known = await choice.load(tx, case.row.workspace)
     uses = [use for agent in able for use in known.of(agent, case.row.workspace)]
     spare_only = case.resolver.settings(case.row.type).use_before_reset
@@ -278,18 +280,18 @@ async def _accounts(tx: Tx, case: _Case, able: Sequence[Row]) -> list[Blocker]:
 async def _serial(tx: Tx, row: TaskRow) -> Blocker:
     runner = await serial_keys.running(tx, row.id)
     if runner is None:
-        return Blocker(serial_keys.HOLD, "a task of its serial key ran a moment ago", "the next claim")
+        return Blocker(serial_keys.HOLD, "a task with its serial key has just run", "the next claim")
     shown = ids.show_task(runner)
     what = f"it waits for {shown}, which runs under the same serial key"
     return Blocker(serial_keys.HOLD, what, "that task ends", tasks=[shown])
 
 
 MAX_ASKED = 50
-"""Agents of which it is looked up whether a task is kept from them for a better one."""
+"""The most agents checked for whether a task is kept for a better one."""
 
 
 async def _kept(tx: Tx, engine: Engine, case: _Case, willing: Sequence[Row], closed: Sequence[Row]) -> list[Blocker]:
-    """That it is kept from some agents for others, and until when."""
+    """The hold if it is kept for other agents, and until when."""
     if case.row.hold:
         return []
     known = await choice.load(tx, case.row.workspace)
@@ -306,7 +308,7 @@ async def _kept(tx: Tx, engine: Engine, case: _Case, willing: Sequence[Row], clo
 
 
 MAX_AHEAD = 10_000
-"""Positions further behind are not counted."""
+"""Positions beyond this are not counted."""
 
 
 async def _position(tx: Tx, row: TaskRow) -> int:
@@ -334,5 +336,5 @@ def _summary(row: TaskRow, holds: list[Blocker], position: int | None, share: Sh
     if holds:
         return "; ".join(hold.what for hold in holds)
     number = f"{position} or more" if position == MAX_AHEAD else str(position)
-    round_robin = "" if share is None else f", in share {share.number} of {share.waiting} that take turns by {share.by}"
+    round_robin = "" if share is None else f", in share {share.number} of {share.waiting} that alternate by {share.by}"
     return f"ready, with {number} task{'s' if position != 1 else ''} before it in its lane{round_robin}"

@@ -1,6 +1,6 @@
-"""Maintenance that observes: counts the log, keeps metrics, and raises alerts about what is not as it should be.
+"""Maintenance jobs for observability: count the log, store metrics, and raise alerts.
 
-Each workspace has a transaction of its own, so that one cannot keep the others waiting.
+Each workspace has its own transaction, so that none delays the others.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ import functools
 
 from shiftwork.engine.engine import Engine
 from shiftwork.maintenance import rotation
-from shiftwork.observe import meters, metrics, watchdog
+from shiftwork.observe import kept_counts, meters, metrics, watchdog
 from shiftwork.store.store import Store, Tx
 
 Counts = dict[str, int]
 MAX_STRETCHES = 200
-"""Of the log in one turn, before the other maintenance jobs get theirs."""
+"""Stretches of the log counted per run, before other maintenance jobs continue."""
 
 
 async def mark_seen(tx: Tx, _engine: Engine) -> Counts:
-    """Note up to where the log is whole."""
+    """Record up to where the log is complete."""
     await meters.mark_seen(tx)
     return {}
 
 
 async def measure(engine: Engine) -> Counts:
-    """Count what is whole, and keep what each workspace measures now."""
+    """Count the complete part, and store each workspace's current metrics."""
     counted = await count(engine.store)
     names = [row["name"] for row in await engine.store.read(lambda tx: tx.all("used_workspaces"))]
     for workspace in rotation.next_of(names, engine.measured_to):
@@ -34,7 +34,7 @@ async def measure(engine: Engine) -> Counts:
 
 
 async def count(store: Store) -> int:
-    """Stretch by stretch; answers how much of the log it was."""
+    """Count stretch by stretch; returns how much of the log it was."""
     total = 0
     for _ in range(MAX_STRETCHES):
         found = await store.read(meters.count_on)
@@ -52,8 +52,20 @@ async def _measure(engine: Engine, workspace: str) -> None:
     await engine.store.run(lambda tx: metrics.keep(tx, workspace, found, period))
 
 
+async def elect_counter(_tx: Tx, _engine: Engine) -> Counts:
+    """One process at a time counts."""
+    return {}
+
+
+async def count_tasks(engine: Engine) -> Counts:
+    """Add what ended to the sums of finished tasks; read all of them only where the sums are not known."""
+    counted = await kept_counts.advance(engine.store)
+    repaired = await kept_counts.make_whole(engine.store)
+    return {"counted": counted, "recounted": int(repaired)} if counted or repaired else {}
+
+
 async def check_store(tx: Tx, engine: Engine) -> Counts:
-    """What the database and the maintenance jobs themselves say."""
+    """Check what the database and the maintenance jobs report."""
     if await tx.one("route_left", workspace="default") is not None:
         return {}  # its alerts are in another database now
     raised = await watchdog.check_store(tx, engine, "default")
@@ -61,7 +73,7 @@ async def check_store(tx: Tx, engine: Engine) -> Counts:
 
 
 async def check_workspaces(engine: Engine) -> Counts:
-    """Each by itself, so that one cannot keep the others from being looked at."""
+    """Check each workspace separately, so that a failure does not prevent the others."""
     names = [row["name"] for row in await engine.store.read(lambda tx: tx.all("used_workspaces"))]
     raised = 0
     for workspace in rotation.next_of(names, engine.watched_to):

@@ -9,30 +9,30 @@ import msgspec
 from shiftwork.store.store import Row
 
 PROCESS = "process:"
-"""Rows of processes that run maintenance stand among the jobs; their names begin so."""
+"""The prefix of the rows of maintenance processes, which are among the jobs."""
 
 SERVER = "server:"
 """The same for servers that leave maintenance to others."""
 
 LATE_SEC = 60.0
-"""A job that has been due for this long is late. Those without work are noted as run every few seconds."""
+"""A job that has been due for this long is late. Jobs without work are recorded as run every few seconds."""
 
 ALIVE_SEC = 30.0
-"""A process that has written within this time runs."""
+"""A process that has written within this time is running."""
 
 _NOT_BY_PERIOD = frozenset({"restore", "clock", "snapshot"})
-"""Rows that say when something happened; and the snapshots, which some processes take alone and have an alert."""
+"""Rows without a period, and snapshots, which only some processes take and which have their own alert."""
 
 
 class Resting(msgspec.Struct, frozen=True):
-    """Until when a process takes nothing back for silence, and why."""
+    """Until when a process reclaims nothing for silence, and why."""
 
     until: float
     why: str
 
 
 def jobs_of(rows: Iterable[Row]) -> list[Row]:
-    """The jobs alone."""
+    """Only the jobs."""
     return [row for row in rows if not row["name"].startswith((PROCESS, SERVER))]
 
 
@@ -43,7 +43,7 @@ def late_sec(job: Row, now: float) -> float:
 
 
 def resting(rows: Iterable[Row], now: float) -> Resting | None:
-    """Until when no process takes anything back for silence; None if one does, or none runs."""
+    """Until when no process reclaims anything for silence; None if any does, or none is running."""
     running = [row for row in rows if row["name"].startswith(PROCESS) and row["last_run_at"] > now - ALIVE_SEC]
     rests = [msgspec.json.decode(row["counts"], type=Resting) for row in running if row["counts"]]
     ahead = [rest for rest in rests if rest.until > now]

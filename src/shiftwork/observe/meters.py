@@ -1,6 +1,6 @@
 """Counts the event log into meters, each event once: sums and position move in one transaction.
 
-Verbs pay nothing for it, and anyone who reads meters adds what the log says behind the mark, so that nothing is late.
+This costs the verbs nothing, and readers of meters add the events after the mark, so that nothing is late.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from shiftwork.budgets.allocator import day_begins
+from shiftwork.budgets.policy import day_begins
 from shiftwork.engine import event_log
 from shiftwork.model import reasons
 from shiftwork.model.task import dollars
@@ -20,7 +20,7 @@ from shiftwork.observe.policy import le
 from shiftwork.store.store import Row, Tx
 
 STRETCH = 5_000
-"""Numbers of the log that are counted at once."""
+"""Event numbers counted at once."""
 
 DAY = 86_400.0
 SUM = "sum"
@@ -29,7 +29,7 @@ _BOUNDS = (*map(le, BUCKETS), "+Inf")
 
 CREATED = frozenset({"submitted", "spawned", "retried", "rerun"})
 REASONS = {reasons.BUDGET_EXCEEDED: "budget", **dict.fromkeys(reasons.SILENCE, reasons.TIMEOUT)}
-"""Reasons that have another name in the metrics; the exact one is in the metric of details."""
+"""Reasons with another name in the metrics; a separate metric has the exact ones."""
 
 
 class Series(NamedTuple):
@@ -44,7 +44,7 @@ Sums = dict[Series, float]
 
 
 class Mark(NamedTuple):
-    """How far the log is counted, how far it is whole, and how far it was seen while these writers were under way."""
+    """How far the log is counted, how far it is complete, and how far it was seen while these writers were active."""
 
     folded_to: int = 0
     whole_to: int = 0
@@ -54,7 +54,7 @@ class Mark(NamedTuple):
 
 
 class CountedEvents(NamedTuple):
-    """What the log tells from one mark to the next."""
+    """The counts of the log from one mark to the next."""
 
     before: Mark
     after: Mark
@@ -62,7 +62,7 @@ class CountedEvents(NamedTuple):
 
 
 async def mark_seen(tx: Tx) -> None:
-    """Note up to where nothing more will come."""
+    """Record up to where the log is final."""
     await tx.run("add_meter_mark")
     mark = await read_mark(tx)
     await _move(tx, _settled(mark, await event_log.last(tx), await _writers(tx)))
@@ -82,12 +82,14 @@ async def _move(tx: Tx, mark: Mark) -> None:
 
 
 async def _writers(tx: Tx) -> frozenset[str]:
-    """Anyone who may still commit a number below the newest, which was read before: they lock first, then draw."""
+    """Transactions that may still commit a number below the newest, read before: they lock first, then draw numbers."""
     return frozenset(row["holder"] for row in await tx.all("event_writers"))
 
 
 def _settled(mark: Mark, newest: int, writers: frozenset[str]) -> Mark:
-    """A number may be drawn long before it is committed: what was seen is whole once none is left who wrote then."""
+    """A number may be drawn long before it is committed: the log seen is complete once all writers of that time have
+    ended.
+    """
     if not writers:
         return mark._replace(whole_to=newest, seen_to=newest, writers=writers)
     if mark.writers & writers:
@@ -96,11 +98,11 @@ def _settled(mark: Mark, newest: int, writers: frozenset[str]) -> Mark:
 
 
 async def count_on(tx: Tx) -> CountedEvents:
-    """Count the next stretch of what is whole. It only reads, so that no writer waits for it."""
+    """Count the next complete stretch. It only reads, so that no writer waits for it."""
     before = await read_mark(tx)
     last = max(before.folded_to, min(before.whole_to, before.folded_to + STRETCH))
     sums = await count(tx, before.folded_to, last)
-    if not sums:  # many numbers may never be given, as where a workspace came from another database
+    if not sums:  # many numbers may be skipped, as when a workspace came from another database
         numbers = await tx.all("event_numbers", after=last, count=1)
         last = max(last, min(before.whole_to, numbers[0]["seq"] - 1 if numbers else before.whole_to))
     after = before._replace(folded_to=last, costs_to=max(before.costs_to, _costs_end(tx.now)))
@@ -111,7 +113,7 @@ async def count_on(tx: Tx) -> CountedEvents:
 
 
 async def keep(tx: Tx, counted: CountedEvents) -> int:
-    """Add it to what is kept, unless someone else has counted it meanwhile; answers how much of the log it was."""
+    """Add it to the stored meters, unless another process has counted it; returns how much of the log it was."""
     now = await tx.one("lock_meter_mark")
     before, after = counted.before, counted.after
     if now is None or (now["folded_to"], now["costs_to"]) != (before.folded_to, before.costs_to) or before == after:
@@ -122,12 +124,12 @@ async def keep(tx: Tx, counted: CountedEvents) -> int:
 
 
 def _costs_end(now: float) -> float:
-    """Attempts claimed before yesterday report nothing more that counts; younger ones are summed when asked for."""
+    """Attempts claimed before yesterday report no more costs; later ones are summed on request."""
     return day_begins(now) - DAY
 
 
 async def count(tx: Tx, after: int, last: int, workspace: str | None = None) -> Sums:
-    """What a stretch of the log comes to, in all workspaces or in one."""
+    """The counts of a stretch of the log, in all workspaces or in one."""
     sums: Sums = defaultdict(float)
     if last <= after:
         return sums
@@ -178,7 +180,7 @@ def _add(sums: Sums, more: Mapping[Series, float]) -> None:
 
 
 async def add(tx: Tx, sums: Sums) -> None:
-    """Add to what is kept. Series beyond the maximum are counted as one."""
+    """Add to the stored meters. Series beyond the maximum are counted as one."""
     if not sums:
         return
     known = await _known(tx, {(series.workspace, series.name) for series in sums})
@@ -193,7 +195,7 @@ async def _known(tx: Tx, names: Iterable[tuple[str, str]]) -> dict[tuple[str, st
     known = {}
     for workspace, name in sorted(names):
         series = await _series(tx, workspace, name)
-        if len(series) >= MAX_SERIES:  # agents come and go under ever new names
+        if len(series) >= MAX_SERIES:  # agents come and go under new names
             await tx.run("drop_still_meters", workspace=workspace, name=name, before=tx.now - DAY)
             series = await _series(tx, workspace, name)
         known[workspace, name] = series
@@ -206,12 +208,12 @@ async def _series(tx: Tx, workspace: str, name: str) -> set[tuple[str, ...]]:
 
 
 def own_labels(name: str, labels: Sequence[str]) -> tuple[str, ...]:
-    """Without the bound of a bucket."""
+    """The labels without a bucket's bound."""
     return tuple(labels[: len(METRICS[name].labels)])
 
 
 def bounded(series: Series, known: set[tuple[str, ...]]) -> Series:
-    """The series itself while there is room for it, else the one of all others."""
+    """The series itself while there is room for it, otherwise the one for all others."""
     own = own_labels(series.name, series.labels)
     if own not in known and len(known) >= MAX_SERIES:
         return series._replace(labels=(OTHER,) * len(own) + series.labels[len(own) :])

@@ -18,7 +18,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 class Metric(NamedTuple):
-    """One name. What a process counts itself is exposed by servers only and starts at zero with each."""
+    """One metric. Counts of a process itself are exposed by servers only and start at zero."""
 
     name: str
     kind: Kind
@@ -45,16 +45,14 @@ METRICS: dict[str, Metric] = {
             "attempts failed, by reason; budget_exceeded counts as `budget`, a lost heartbeat as `timeout`",
         ),
         Metric("tasks_failed_detail_total", "counter", ("reason",), "attempts failed, by the exact reason"),
-        Metric("tasks_dead_lettered_total", "counter", (), "tasks that came to the dead letters"),
-        Metric(
-            "task_cost_usd", "gauge", ("type", "agent", "model"), "dollars spent so far; model is empty if not reported"
-        ),
+        Metric("tasks_dead_lettered_total", "counter", (), "tasks moved to the dead letters"),
+        Metric("task_cost_usd", "gauge", ("type", "agent", "model"), "dollars spent; model is empty if not reported"),
         Metric("daily_spend_usd", "gauge", (), "dollars spent by attempts claimed today (UTC)"),
         Metric("budget_remaining_usd", "gauge", ("agent",), "dollars left in the budget of an agent that has one"),
         Metric(
             "agent_utilization", "gauge", ("agent_id",), "share of the last five minutes in which it held work, 0 to 1"
         ),
-        Metric("agent_heartbeat_misses_total", "counter", ("agent_id",), "claims taken back because it went silent"),
+        Metric("agent_heartbeat_misses_total", "counter", ("agent_id",), "claims reclaimed because it went silent"),
         Metric("agent_claim_success_rate", "gauge", ("agent_id",), "share of its claim calls that got work, 0 to 1"),
         Metric("shiftwork_queue_depth", "gauge", ("priority",), "tasks that wait, as high, medium or low"),
         Metric("shiftwork_oldest_ready_seconds", "gauge", (), "how long the longest untouched next task has waited"),
@@ -75,7 +73,12 @@ METRICS: dict[str, Metric] = {
         ),
         Metric("shiftwork_agents", "gauge", ("status",), "agents that are active (hold work), idle, failed, offline"),
         Metric("shiftwork_pool_utilization", "gauge", (), "mean utilization of the agents that are active or idle"),
-        Metric("shiftwork_tasks_created_total", "counter", ("type",), "tasks submitted, spawned, retried anew, rerun"),
+        Metric(
+            "shiftwork_tasks_created_total",
+            "counter",
+            ("type",),
+            "tasks submitted, spawned, retried as new tasks, rerun",
+        ),
         Metric("shiftwork_claim_calls_total", "counter", ("agent_id", "result"), "claim calls, by work or nothing"),
         Metric("shiftwork_alerts_open", "gauge", ("severity",), "unacknowledged alerts"),
         Metric("shiftwork_gates_closed", "gauge", ("kind",), "pauses, breakers, cooldowns and limits in force"),
@@ -84,7 +87,7 @@ METRICS: dict[str, Metric] = {
             "shiftwork_request_seconds",
             "histogram",
             ("operation", "status"),
-            "of each operation at this server; a claim or a stream that waits counts its waiting",
+            "of each operation at this server; for a claim or a stream, waiting counts",
             of_process=True,
         ),
         Metric(
@@ -98,14 +101,14 @@ METRICS: dict[str, Metric] = {
             "shiftwork_database_up",
             "gauge",
             ("database",),
-            "1 if the database answers and takes writes, else 0; `/metrics/all` only",
+            "1 if the database answers and accepts writes, else 0; `/metrics/all` only",
             of_process=True,
         ),
         Metric(
             "shiftwork_database_answer_seconds",
             "gauge",
             ("database",),
-            "how long the database took to say what it holds; `/metrics/all` only",
+            "how long the database took to answer; `/metrics/all` only",
             of_process=True,
         ),
         Metric(

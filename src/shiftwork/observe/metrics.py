@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shiftwork.budgets.allocator import day_begins
+from shiftwork.budgets.policy import day_begins
 from shiftwork.engine import event_log
 from shiftwork.engine.engine import Engine
 from shiftwork.limits import gates
@@ -17,12 +17,12 @@ from shiftwork.observe import maintenance_health, meters, status
 from shiftwork.observe.meters import SUM, Series, Sums
 from shiftwork.observe.metric_catalogue import BUCKETS, MAX_SERIES, METRICS, OTHER, QUANTILES
 from shiftwork.observe.model import KEPT_SNAPSHOTS, Metrics, Sample, Status
-from shiftwork.observe.policy import AttemptCounts, Spell, busy_sec, le, quantile
-from shiftwork.observe.status import NEWEST, WINDOW_SEC, TaskCounts
+from shiftwork.observe.policy import AttemptCounts, Spell, TaskCounts, busy_sec, le, quantile
+from shiftwork.observe.status import NEWEST, WINDOW_SEC
 from shiftwork.store.store import Row, Tx
 
 TAIL = 20_000
-"""Numbers of the log behind the cursor that a reader counts itself; more than that comes a little late."""
+"""Event numbers after the mark that a reader counts itself; beyond that, metrics are slightly late."""
 
 LEVELS = ("high", "medium", "low")
 _NO_END = 1e308
@@ -37,7 +37,7 @@ class Window(NamedTuple):
 
 
 async def read(tx: Tx, engine: Engine, workspace: str, known: TaskCounts | None) -> tuple[Metrics, TaskCounts]:
-    """All that is measured, on one snapshot of the store; what was `known` of the counts is used while it serves."""
+    """All metrics, on one snapshot of the store; `known` counts are reused while they are recent enough."""
     current, counted = await status.read(tx, engine, workspace, known)
     window = await _window(tx)
     ends = await tx.all("meter_ends", workspace=workspace, **window._asdict())
@@ -61,7 +61,7 @@ _PLACES = {name: place for place, name in enumerate(METRICS)}
 
 
 def _order(sample: Sample) -> int:
-    """As the catalogue names them; the samples of one metric stay as they were made."""
+    """Order samples like the catalogue."""
     return _PLACES[metric_of(sample.name)]
 
 
@@ -121,7 +121,7 @@ async def _rates(tx: Tx, workspace: str) -> list[Sample]:
 
 
 async def _care(tx: Tx, workspace: str) -> list[Sample]:
-    """What someone should look at, and whether the queue is looked after."""
+    """Open alerts and dead letters, and the age of maintenance jobs."""
     alerts = {row["severity"]: row["total"] for row in await tx.all("open_alert_counts", workspace=workspace)}
     shut = Counter(row["kind"] for row in await tx.all("read_gates", workspace=workspace) if gates.is_shut(row, tx.now))
     ages = {row["name"]: row["last_run_at"] for row in maintenance_health.jobs_of(await tx.all("list_jobs"))}
@@ -138,7 +138,7 @@ _SEVERITIES = ("info", "warning", "critical")
 
 
 async def _meters(tx: Tx, workspace: str) -> list[Sample]:
-    """What is kept, with what the log says since: one snapshot, so nothing is counted twice or left out."""
+    """The stored meters plus the log since: one snapshot, so nothing is counted twice or left out."""
     mark = await meters.read_mark(tx)
     last = min(await event_log.last(tx), mark.folded_to + TAIL)
     kept = {
@@ -219,7 +219,7 @@ async def _fleet(tx: Tx, workspace: str, window: Window, agents: Sequence[Row], 
 
 
 def _share(spells: list[Spell], registered_at: float, window: Window, now: float) -> float:
-    """Of the time since it came, where that is less than the window."""
+    """Utilization over the window, or the time since the agent registered if that is shorter."""
     since = max(window.since, min([registered_at, *(first for first, _ in spells)]))
     return busy_sec(spells, since, now) / (now - since) if now > since else float(bool(spells))
 
@@ -234,7 +234,7 @@ def _is_alive(agent: Row) -> bool:
 
 
 async def keep(tx: Tx, workspace: str, found: Metrics, period_sec: float) -> None:
-    """Keep what was measured, without histograms, and forget what is old."""
+    """Store the metrics without histograms, and remove old ones."""
     plain = [sample for sample in found.samples if "le" not in sample.labels]
     written: Any = msgspec.json.encode(plain).decode()
     await tx.insert("insert_metric_snapshots", [(workspace, found.calculated_at, written)])
@@ -243,13 +243,13 @@ async def keep(tx: Tx, workspace: str, found: Metrics, period_sec: float) -> Non
 
 
 async def kept(tx: Tx, workspace: str, since: float, count: int) -> list[Metrics]:
-    """What was measured at each of the last times, the newest first."""
+    """The stored metrics, newest first."""
     rows = await tx.all("metric_snapshots", workspace=workspace, since=since, count=count)
     return [Metrics(row["at"], msgspec.json.decode(row["samples"], type=list[Sample])) for row in rows]
 
 
 async def ended_by(tx: Tx, workspace: str, by: str, since: float) -> dict[str, AttemptCounts]:
-    """How attempts ended of late, by type or by agent."""
+    """How recent attempts ended, by type or by agent."""
     last = await event_log.last(tx)
     stretch = {"first": max(1, last - NEWEST + 1), "last": last, "since": since}
     rows = await tx.all(f"ended_by_{by}", workspace=workspace, **stretch)

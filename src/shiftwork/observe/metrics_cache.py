@@ -23,7 +23,9 @@ AGAIN_SEC = 5.0
 
 
 class Tally:
-    """Claim calls by agent. Most find nothing and must not cost a write each; a kill loses ten seconds of them."""
+    """Counts claim calls by agent. Most find nothing and must not cost a write each; a crash loses ten seconds of
+    them.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -31,12 +33,12 @@ class Tally:
         self._written_at = time.monotonic()
 
     def record(self, workspace: str, agent_id: str, *, got_work: bool) -> bool:
-        """One more call; answers whether it is time to write."""
+        """Count a call; returns whether it is time to write."""
         self._calls[Series(workspace, CALLS, (agent_id, "work" if got_work else "nothing"))] += 1
         return time.monotonic() - self._written_at >= WRITE_EVERY_SEC
 
     async def write(self) -> None:
-        """What cannot be written now is written the next time."""
+        """Write the counts; if that fails, they are written next time."""
         calls, self._calls = self._calls, Counter()
         self._written_at = time.monotonic()
         if not calls:
@@ -49,14 +51,14 @@ class Tally:
             self._calls += calls
 
     async def close(self) -> None:
-        """A store that is away keeps no one from ending."""
+        """Write at the end; an unreachable store must not prevent the end."""
         with suppress(TimeoutError):
             async with asyncio.timeout(AT_THE_END_SEC):
                 await self.write()
 
 
 class MetricsCache:
-    """The metrics of the last scrape, by workspace: where counting is expensive they are reused for a moment."""
+    """The metrics of the last scrape by workspace, reused briefly if counting is expensive."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -67,6 +69,6 @@ class MetricsCache:
             self._reported[workspace] = found
 
     def find(self, workspace: str, now: float) -> Metrics | None:
-        """Those that may be reused."""
+        """The metrics that may be reused."""
         found = self._reported.get(workspace)
         return found if found is not None and 0 <= now - found.calculated_at < AGAIN_SEC else None

@@ -14,7 +14,7 @@ KEPT_SNAPSHOTS = 120
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """Something that someone should look at; `acknowledged_at` says when someone did."""
+    """A problem that needs attention; `acknowledged_at` is when a person acknowledged it."""
 
     seq: int
     at: float
@@ -29,15 +29,15 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """Failed attempts that have one thing in common; `task_id` and `error` are of the newest."""
+    """A group of failed attempts; `task_id` and `error` are of the newest."""
 
     by: By
     value: str | None
     total: int
     rate: float | None
-    """The share of the attempts of this type or agent that failed of late; null for other groups."""
+    """The recent failure rate of this type or agent; null for other groups."""
     agents: list[str]
-    """Whose attempts they were: up to twenty, by name."""
+    """The agents of these attempts: up to twenty, by name."""
     first_at: float
     last_at: float
     task_id: str | None
@@ -53,13 +53,13 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """Everything that was measured of a workspace at one time."""
+    """All metrics of a workspace at one time."""
 
     calculated_at: float
     samples: list[Sample]
 
     def value(self, name: str, **labels: str) -> float | None:
-        """The value of one series, None where there is none."""
+        """The value of one series, or None."""
         return next((s.value for s in self.samples if s.name == name and s.labels == labels), None)
 
 
@@ -74,7 +74,7 @@ class Blocker(msgspec.Struct, frozen=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """One share of the work, and how many others it takes turns with."""
+    """One share of the work, and the number of shares it alternates with."""
 
     by: str
     number: int
@@ -84,7 +84,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """A task's standing in a sentence, its holds, and its priority with its parts."""
+    """A task's state in a sentence, its holds, and its priority with its components."""
 
     task_id: str
     status: str
@@ -96,26 +96,26 @@ class Explanation(msgspec.Struct, frozen=True):
     """How many ready tasks of its lane go before it, counted up to 10,000."""
     able_agents: list[str] = []
     share: Share | None = None
-    """Its fair share, where tasks take turns."""
+    """Its fair share, if tasks alternate."""
     failed_dependencies: list[FailedDependency] = []
-    """What it depends on or has waited for that ended without success and no longer holds it."""
+    """Dependencies and awaited tasks that ended without success and no longer block it."""
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """One reason why tasks wait, what would lift it, and how many tasks it keeps."""
+    """One reason why tasks wait, what would lift it, and how many tasks it affects."""
 
     kind: str
     tasks: int
     what: str
     lifts: str
     until: float | None = None
-    """When it lifts by itself, as far as is known."""
+    """When it lifts by itself, if known."""
     types: list[str] = []
     """Types of the tasks: up to ten, those with most tasks first."""
 
 
 class WaitingWork(msgspec.Struct, frozen=True):
-    """Why work waits, summed up. Each task is counted once, under what must be lifted first."""
+    """A summary of why work waits. Each task is counted once, under the cause that must be lifted first."""
 
     calculated_at: float
     counted_at: float
@@ -128,7 +128,7 @@ class WaitingWork(msgspec.Struct, frozen=True):
 
     @property
     def is_idle(self) -> bool:
-        """Nothing runs although work waits."""
+        """Whether nothing runs although work waits."""
         return bool(self.waiting) and not self.running
 
 
@@ -144,7 +144,7 @@ class RecentFailure(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How the queue stands."""
+    """The state of the queue."""
 
     calculated_at: float
     counts: dict[str, int]
@@ -169,7 +169,7 @@ class Status(msgspec.Struct, frozen=True):
     tombstones: int
     archived: int
     quota: QuotaInForce | None = None
-    """What the operator of the server lets the workspace have; None where there is no limit."""
+    """The workspace's quota, set by the operator of the server; None without limits."""
     scheduled: int = 0
-    """Pending tasks whose time has not come."""
+    """Pending tasks scheduled for later."""
     next_scheduled_at: float | None = None

@@ -1,4 +1,4 @@
-"""What the operations on metrics and alerts do."""
+"""Implements the operations on metrics and alerts."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def list_alerts(
     found = await call.read(lambda tx: page(tx, _NO_END))
     if not found:
         return []
-    # Numbers are taken before the commit: one below the last may still be under way.
+    # Numbers are taken before the commit: a lower one may still be uncommitted.
     await call.engine.store.settle_events()
     return await call.read(lambda tx: page(tx, found[-1].seq))
 

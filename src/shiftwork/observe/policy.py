@@ -1,4 +1,4 @@
-"""The rules of observing: when failures are more than bad luck, and how times are summed up."""
+"""Rules of observability: when failures are significant, and how times are summarized."""
 
 from __future__ import annotations
 
@@ -13,8 +13,34 @@ from shiftwork.settings.model import FrictionTask
 FEW = 100_000
 """Tasks that are counted whenever someone asks. More are counted at most once in `maintenance.metrics_sec`."""
 
+
+class TaskCounts(NamedTuple):
+    """How many tasks there are: those that have not ended are read, the others are kept as sums."""
+
+    at: float
+    counts: dict[str, int]
+    types: dict[str, dict[str, int]]
+    tiers: dict[str, int]
+    tombstones: int
+    archived: dict[str, int]
+    by_tier: dict[tuple[str, str], int]
+    """Tasks by state and tier."""
+    depth: dict[str, int]
+    """Waiting tasks by current level."""
+    by_lane: dict[tuple[int, str, str | None], int]
+    """Waiting tasks by lane, state and hold."""
+    scheduled: int
+    next_scheduled_at: float | None
+    rows_read: int
+    """How many tasks were read for it."""
+
+    def serves(self, now: float, period: float) -> bool:
+        """Whether it may be reused: counting has become expensive, and it is not too old."""
+        return self.rows_read > FEW and 0 <= now - self.at < period
+
+
 Spell = tuple[float, float]
-"""From when until when something was held."""
+"""An interval in which something was held."""
 
 
 class AttemptCounts(NamedTuple):
@@ -29,12 +55,12 @@ class AttemptCounts(NamedTuple):
 
 
 def is_too_high(ended: AttemptCounts, rate: float, least: int) -> bool:
-    """Whether a share of failures is reached, over enough attempts to mean something."""
+    """Whether the failure rate is reached, over enough attempts to be significant."""
     return ended.ended >= least and ended.rate >= rate
 
 
 def task_about(create: FrictionTask, signature: str, what: dict[str, Any]) -> NewTask:
-    """The task that someone asked for about a friction; there is one of it at a time."""
+    """The task to create about a friction; there is one at a time."""
     return NewTask(
         type=create.type,
         title=create.title.replace("{type}", str(what["type"])),
@@ -52,7 +78,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def busy_sec(spells: Iterable[Spell], since: float, until: float) -> float:
-    """How much of this time at least one spell covers."""
+    """The part of this time covered by at least one interval."""
     covered, end = 0.0, since
     for first, last in sorted(spells):
         held = min(last, until) - max(first, end)

@@ -1,5 +1,5 @@
 -- name: read_whole_tables
--- For what reads all rows anyway: an index would only be a detour (3 s instead of 0.4 for a million tasks).
+-- For statements that read all rows: an index would only slow them down (3 s instead of 0.4 for a million tasks).
 select set_config('enable_seqscan', 'on', true), set_config('max_parallel_workers_per_gather', '2', true)
 
 -- name: read_whole_tables (sqlite)
@@ -9,29 +9,120 @@ select null
 -- Tasks that wait for their time, and the first time.
 select count(*) as total, min(until) as next_at from waits where workspace = :workspace and status = 'open' and name = ''
 
--- name: task_counts
--- Everything there is, in one pass: the only statement that reads all tasks of a workspace. A group is one number, made of
--- lane, state, tier, level and hold, since SQLite sorts by each column of a group: 3.6 ms instead of 5.1 for 10,000 tasks.
--- Where levels are strict, the rank of a ready task says which level it has come to by now; 3 stands for none.
-with counted as (
-  select (((t.lane{postgres: ::bigint} * 16 + case t.status when 'ready' then 0 when 'completed' then 1 when 'pending' then 2 when 'retrying' then 3
-      when 'running' then 4 when 'claimed' then 5 when 'validating' then 6 when 'failed' then 7 when 'dead_lettered' then 8
-      when 'cancelled' then 9 else 10 end) * 8
-    + case when t.priority < 10 then 0 when t.priority < 30 then 1 when t.priority < 60 then 2 when t.priority < 80 then 3 else 4 end) * 4
-    + case when not :strict or t.status <> 'ready' then 3 when t.rank < :urgent_high then 0 when t.rank < :urgent_medium then 1
-      when t.rank < :urgent then 2 when t.rank < :high then 0 when t.rank < :medium then 1 else 2 end) * 16
-    + case when t.hold is null or t.status not in ('ready', 'pending') then 0 when t.hold = 'budget' then 1 when t.hold = 'serial' then 2
-      when t.hold = 'time' then 3 when t.hold = 'scheduled' then 4 when t.hold = 'signal' then 5 when t.hold = 'person' then 6
-      when t.hold = 'published' then 7 else 8 end as number,
-    min(t.status) as status, min(t.hold) as hold, count(*) as total
-  from tasks t where t.workspace = :workspace group by 1
-) select l.id as lane, l.type, c.status, case when c.number % 16 > 0 then c.hold end as hold, c.number / 64 % 8 as tier,
+-- part: tier
+case when t.priority < 10 then 0 when t.priority < 30 then 1 when t.priority < 60 then 2 when t.priority < 80 then 3 else 4 end
+
+-- part: changed_tier
+case when coalesce(priority, 0) < 10 then 0 when priority < 30 then 1 when priority < 60 then 2 when priority < 80 then 3 else 4 end
+
+-- part: ended_tier
+-- What is known of neither, as where an event came from another database, is the same each time: it cancels out.
+case when coalesce(t.priority, r.priority) is null then 5 when coalesce(t.priority, r.priority) < 10 then 0
+  when coalesce(t.priority, r.priority) < 30 then 1 when coalesce(t.priority, r.priority) < 60 then 2
+  when coalesce(t.priority, r.priority) < 80 then 3 else 4 end
+
+-- part: task_group
+-- A group is one number, made of lane, state, tier, level and hold, since SQLite sorts by each column of a group: 3.6 ms
+-- instead of 5.1 for 10,000 tasks. With strict levels, the rank of a ready task tells its current
+-- level; 3 stands for none.
+(((t.lane{postgres: ::bigint} * 16 + case t.status when 'ready' then 0 when 'completed' then 1 when 'pending' then 2 when 'retrying' then 3
+    when 'running' then 4 when 'claimed' then 5 when 'validating' then 6 when 'failed' then 7 when 'dead_lettered' then 8
+    when 'cancelled' then 9 else 10 end) * 8 + {tier}) * 4
+  + case when not :strict or t.status <> 'ready' then 3 when t.rank < :urgent_high then 0 when t.rank < :urgent_medium then 1
+    when t.rank < :urgent then 2 when t.rank < :high then 0 when t.rank < :medium then 1 else 2 end) * 16
+  + case when t.hold is null or t.status not in ('ready', 'pending') then 0 when t.hold = 'budget' then 1 when t.hold = 'serial' then 2
+    when t.hold = 'time' then 3 when t.hold = 'scheduled' then 4 when t.hold = 'signal' then 5 when t.hold = 'person' then 6
+    when t.hold = 'published' then 7 else 8 end as number,
+  min(t.status) as status, min(t.hold) as hold, count(*) as total
+
+-- part: task_groups
+select l.id as lane, l.type, c.status, case when c.number % 16 > 0 then c.hold end as hold, c.number / 64 % 8 as tier,
   c.number / 16 % 4 as level, c.total
 from counted c join lanes l on l.id = c.number / 8192
 
+-- name: task_counts
+-- Everything there is, in one pass: the only statement that reads all tasks of a workspace.
+with counted as (select {task_group} from tasks t where t.workspace = :workspace group by 1) {task_groups}
+
+-- name: open_task_counts
+-- The same of tasks that have not ended, each in the smallest index that has it.
+with counted as (
+  select {task_group} from (
+    select t.lane, t.status, t.priority, t.rank, t.hold from lanes l join tasks t on t.lane = l.id and t.status = 'ready' and t.hold is null
+    where l.workspace = :workspace
+    union all
+    select t.lane, t.status, t.priority, t.rank, t.hold from tasks t
+    where t.status in ('claimed', 'running', 'validating') and t.workspace = :workspace
+    union all
+    select t.lane, t.status, t.priority, t.rank, t.hold from tasks t
+    where (t.status in ('pending', 'waiting_approval', 'retrying', 'failed', 'dead_lettered') or (t.status = 'ready' and t.hold is not null))
+      and t.workspace = :workspace
+  ) t group by 1
+) {task_groups}
+
+-- name: read_count_mark
+select read_to, whole, generation from count_marks where name = 'tasks'
+
+-- name: lock_count_mark
+select read_to, whole, generation from count_marks where name = 'tasks' {postgres: for update}
+
+-- name: add_count_mark
+insert into count_marks (name, read_to, whole) values ('tasks', :read_to, false) on conflict do nothing
+
+-- name: move_count_mark
+update count_marks set read_to = :read_to where name = 'tasks'
+
+-- name: trust_counts
+update count_marks set whole = true, generation = generation + 1 where name = 'tasks'
+
+-- name: ended_counts
+-- What the log says of tasks that ended, and of those that began again, behind a number; of one workspace or of all. A removed
+-- task has its type and priority in `count_changes` for as long as its end is not counted.
+select g.workspace, g.type, g.status, g.tier, sum(g.total) as total from (
+  select e.workspace, coalesce(t.type, r.type, e.type, '') as type, {ended_tier} as tier, d.status,
+    case when e.path like '%>' || d.status then 1 else 0 end - case when e.path like d.status || '>%' then 1 else 0 end as total
+  from single_events e cross join (select 'completed' as status union all select 'cancelled') d
+  left join tasks t on t.id = e.task_id
+  left join count_changes r on r.number = (select x.number from count_changes x where x.task_id = e.task_id and t.id is null
+    order by x.number desc limit 1)
+  where e.row_seq > :after and e.row_seq <= :last_row and e.seq > :after and e.seq <= :last
+    and (cast(:workspace as text) is null or e.workspace = :workspace) and e.path like '%>%'
+    and (e.path like '%>' || d.status or e.path like d.status || '>%')
+) g group by 1, 2, 3, 4
+
+-- name: changed_counts
+-- What was removed and archived since: not in the sums yet.
+select workspace, place, type, status, {changed_tier} as tier, sum(total) as total from count_changes
+where cast(:workspace as text) is null or workspace = :workspace group by 1, 2, 3, 4, 5
+
+-- name: settle_changes
+-- Take what the log is counted behind.
+delete from count_changes where seq <= :read_to returning workspace, place, type, status, {changed_tier} as tier, total
+
+-- name: read_count_sums
+select workspace, place, type, status, tier, total from count_sums
+where (cast(:workspace as text) is null or workspace = :workspace) and total <> 0
+
+-- name: add_count_sums
+-- rows items: workspace text, place text, type text, status text, tier int, total bigint
+insert into count_sums (workspace, place, type, status, tier, total)
+select items.workspace, items.place, items.type, items.status, items.tier, items.total from {items} where true
+on conflict (workspace, place, type, status, tier) do update set total = count_sums.total + excluded.total
+
+-- name: finished_counts
+-- What the sums must come to, by reading everything.
+select t.workspace, 'tasks' as place, t.type, t.status, {tier} as tier, count(*) as total from tasks t where t.finished_at is not null
+group by 1, 3, 4, 5
+union all
+select a.workspace, 'archive', '', a.status, 0, count(*) from archive a group by 1, 4
+union all
+select s.workspace, 'tombstones', '', '', 0, count(*) from tombstones s group by 1
+
+-- name: pruned_count
+select tasks as total from pruned where workspace = :workspace
+
 -- name: tombstone_count
-select count(*) + coalesce((select p.tasks from pruned p where p.workspace = :workspace), 0) as total
-from tombstones s where s.workspace = :workspace
+select count(*) as total from tombstones where workspace = :workspace
 
 -- name: archive_counts
 select status, count(*) as total from archive where workspace = :workspace group by status
@@ -112,7 +203,7 @@ update alerts set acknowledged_at = :now, acknowledged_by = :actor
 where seq = :seq and workspace = :workspace and acknowledged_at is null returning seq
 
 -- name: resolve_alerts_of
--- A decision was made about these dead letters: what was raised about them needs no look any more.
+-- Acknowledges alerts about dead letters that were decided.
 -- rows items: task_id uuid
 update alerts set acknowledged_at = :now, acknowledged_by = :actor from {items}
 where alerts.task_id = items.task_id and alerts.acknowledged_at is null
@@ -128,14 +219,14 @@ delete from alerts where seq in (
 select b.task_id, b.body ->> 'created_by' as creator from {items} join bodies b on b.task_id = items.id
 
 -- name: ended_by_type
--- How attempts ended of late, by type, among the newest events; both ends are given, so that the stretch is short.
+-- How recent attempts ended, by type, among the newest events; both ends are given, so that the stretch is short.
 select t.type as value, sum(case when e.verb = 'failed' then 1 else 0 end) as failed, count(*) as ended
 from single_events e join tasks t on t.id = e.task_id
 where e.row_seq >= :first and e.row_seq < :last + 4096 and e.seq >= :first and e.seq <= :last and e.workspace = :workspace and e.at >= :since and e.verb in ('completed', 'failed')
 group by 1
 
 -- name: ended_by_agent
--- The same by agent: anyone who fails is named in the event, anyone who completes has written it.
+-- The same by agent: a failure's event names the agent, a completion's actor is the agent.
 select coalesce(e.data ->> 'agent', replace(e.actor, 'agent:', '')) as value,
   sum(case when e.verb = 'failed' then 1 else 0 end) as failed, count(*) as ended
 from single_events e
@@ -143,20 +234,20 @@ where e.row_seq >= :first and e.row_seq < :last + 4096 and e.seq >= :first and e
 group by 1
 
 -- name: failed_since
--- Whether this many attempts failed lately at all: without them nothing more is read.
+-- Whether this many attempts failed recently: otherwise nothing more is read.
 select count(*) as total from (
   select 1 as one from events e where e.workspace = :workspace and e.verb = 'failed' and e.at >= :since limit :count
 ) as few
 
 -- name: failed_alike
--- Ways of failing that were met this often, with how many agents met them.
+-- Failure signatures that occurred this often, with their number of agents.
 select e.data ->> 'type' as type, e.data ->> 'signature' as signature, count(*) as failed,
   count(distinct e.data ->> 'agent') as agents, min(e.at) as first_at, max(e.at) as last_at, max(e.seq) as last_seq
 from events e where e.workspace = :workspace and e.verb = 'failed' and e.at >= :since
 group by 1, 2 having count(*) >= :least order by 3 desc, 7 desc limit :count
 
 -- name: stuck_tasks
--- Executed for more than a share of what they may take.
+-- Running for more than a share of their execution limit.
 select t.id, t.agent_id, t.started_at from tasks t
 where t.status in ('claimed', 'running', 'validating') and t.workspace = :workspace and t.started_at is not null
   and :now - t.started_at >= :share * (t.run_until - t.started_at)
@@ -180,7 +271,7 @@ select w.until as at from waits w where w.status = 'open' and w.until is not nul
 order by w.until limit 1
 
 -- name: waiting_for_dead_letters
--- Of the newest dead letters that no one has reviewed, how many tasks wait for them.
+-- How many tasks wait for the newest unreviewed dead letters.
 select count(*) as total from (
   select d.task_id from dead_letters d where d.workspace = :workspace and not d.reviewed
   order by d.dead_lettered_at desc limit :count
@@ -243,7 +334,7 @@ select items.workspace, items.name, items.labels, items.value, :now from {items}
 on conflict (workspace, name, labels) do update set value = meters.value + excluded.value, moved_at = excluded.moved_at
 
 -- name: drop_still_meters
--- Series of one metric that no one has moved since: they make room for others.
+-- Removes a metric's series that have not changed since, to make room for others.
 delete from meters where workspace = :workspace and name = :name and moved_at < :before
 
 -- part: stretch
@@ -256,7 +347,7 @@ e.row_seq > :after and e.row_seq < :last + 4096 and e.seq > :after and e.seq <= 
 e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace)
 
 -- name: meter_counts
--- What a stretch of the log comes to. Tasks are looked up only for events that do not name their type.
+-- The counts of a stretch of the log. Tasks are looked up only for events that do not name their type.
 select e.workspace, e.verb, case when e.verb = 'failed' then e.reason end as reason, coalesce(e.type, t.type, a.type) as type,
   case when e.verb = 'agent_silent' then e.data ->> 'agent' end as agent,
   case when e.path like '%>dead_lettered' then 1 else 0 end as dead,
@@ -303,7 +394,7 @@ select case when e.seconds is not null then e.seconds else e.at - coalesce((
 from single_events e where {stretch} and e.verb = 'claimed' and e.at >= :since
 
 -- name: meter_ends
--- The attempts whose ends a stretch of the log tells.
+-- The attempts that ended in a stretch of the log.
 select e.workspace, e.verb, coalesce(t.type, r.type) as type, a.agent_id, a.claimed_at, a.started_at, a.ended_at,
   coalesce(t.due_at, t.created_at) as created_at
 from single_events e join attempts a on a.task_id = e.task_id and a.fence = e.fence

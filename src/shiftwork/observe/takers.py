@@ -1,4 +1,4 @@
-"""What keeps the agents that could take a task from taking it: they are away, silent, full or out of money."""
+"""Explains why agents that could take a task do not: offline, silent, full or out of budget."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ REGISTER = "register an agent that has what it needs"
 
 
 def active(able: Sequence[Row]) -> list[Row]:
-    """Those of the able that may take work."""
+    """The able agents that may take work."""
     return [agent for agent in able if agent["status"] == "active"]
 
 
 def blockers(willing: Sequence[Row], estimated_cost: int | None) -> list[Blocker]:
-    """Why none of these active agents takes such a task; none where one could."""
+    """Why none of these active agents takes such a task; none if one could."""
     if not willing:
         what = "every agent that could take it is draining, offline or failed"
         return [Blocker("agents_away", what, "set one active")]

@@ -20,17 +20,17 @@ from shiftwork.settings.model import Friction, Settings
 from shiftwork.store.store import Tx
 
 MAX_COUNT = 100
-"""Of one kind in one look; the rest is found at the next one, when some of these are over."""
+"""The most findings of one kind per check; the rest is found later, when some of these have ended."""
 
 FEW_DEAD = 10_000
-"""Dead rows that cost nothing worth an alert, however few live ones there are."""
+"""Fewer dead rows raise no alert, however few live ones there are."""
 
 FAR_BEHIND = 1_000_000
 """Transactions a replication slot may lag before it holds the clean-up back."""
 
 
 class Watched(NamedTuple):
-    """One workspace and what is in force there."""
+    """One workspace and its settings."""
 
     work: UnitOfWork
     workspace: str
@@ -38,7 +38,7 @@ class Watched(NamedTuple):
 
 
 async def check_workspace_conditions(tx: Tx, engine: Engine, workspace: str) -> int:
-    """Look at one workspace; how many conditions have begun."""
+    """Check one workspace; returns how many conditions began."""
     work = UnitOfWork(tx, engine, Caller("maintenance:alerts"))
     watched = Watched(work, workspace, (await engine.settings_cache.load(tx, workspace)).settings())
     found: dict[Kind, list[Finding]] = {
@@ -58,7 +58,7 @@ async def check_workspace_conditions(tx: Tx, engine: Engine, workspace: str) -> 
 
 
 async def check_capacity(tx: Tx, engine: Engine, workspace: str) -> None:
-    """Look how full the queue is. No one submits meanwhile where room is limited, so this comes last."""
+    """Check how full the queue is. This blocks submissions if capacity is limited, so it comes last."""
     work = UnitOfWork(tx, engine, Caller("maintenance:alerts"))
     await capacity.check_room(work, workspace, (await engine.settings_cache.load(tx, workspace)).settings())
     await work.save_events()
@@ -151,14 +151,14 @@ async def _old_transactions(watched: Watched) -> list[Finding]:
 
 
 async def _late_jobs(watched: Watched) -> list[Finding]:
-    """Jobs that fail or take too long; not this one, which runs."""
+    """Jobs that fail or take too long; not this one, which is running."""
     rows = maintenance_health.jobs_of(await watched.work.tx.all("list_jobs"))
     late = {row["name"]: maintenance_health.late_sec(row, watched.work.now) for row in rows if row["name"] != "alerts"}
     return [Finding(name, "maintenance_late", {"seconds": round(sec)}) for name, sec in sorted(late.items()) if sec]
 
 
 async def _frictions(watched: Watched) -> int:
-    """Work that keeps failing in the same way becomes a task itself, once while it lasts."""
+    """Create a task about a type that keeps failing in the same way, once while that lasts."""
     rule = watched.settings.friction
     found = await _alike(watched, rule) if rule is not None else []
     began = await compare(watched.work, watched.workspace, "friction", found)
@@ -176,7 +176,7 @@ async def _alike(watched: Watched, rule: Friction) -> list[Finding]:
     found = []
     for group in groups:
         ended = rates.get(group["type"], AttemptCounts(0, 0))
-        # A task about failures that fails itself must not make another.
+        # A task about failures that itself fails must not create another.
         if group["type"] != rule.create.type and policy.is_too_high(ended, rule.failure_rate, rule.min_count):
             facts: dict[str, Any] = {name: group[name] for name in ("type", "signature", "first_at", "last_at")}
             facts |= {"failed": int(group["failed"]), "agents": int(group["agents"]), "rate": round(ended.rate, 3)}
@@ -190,7 +190,7 @@ async def _create(watched: Watched, rule: Friction, finding: Finding) -> None:
     new = policy.task_about(rule.create, finding.subject, about)
     try:
         prepared = prepare(new, workspace, await engine.settings_cache.load(tx, workspace), tx.now, "friction.create")
-    except InputError as error:  # nothing is written yet, and the alert stands
+    except InputError as error:  # nothing is written yet, and the alert stays
         log.warning("no task could be created about a friction: %s", error)
         return
     await _free_key(tx, workspace, prepared.key)
@@ -200,7 +200,7 @@ async def _create(watched: Watched, rule: Friction, finding: Finding) -> None:
 
 
 async def _free_key(tx: Tx, workspace: str, key: str | None) -> None:
-    """A task about the same friction that has ended is in no one's way."""
+    """Free the key of an ended task about the same friction."""
     for row in await tx.all("read_keys", items=[(workspace, key)]):
         if row["status"] not in WAITING | CLAIMED_STATES:
             await tx.run("drop_keys", items=[(workspace, key, row["task_id"])])

@@ -98,7 +98,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     submitted: int
     completed: int
+    subtasks: int
+    """Of the submitted, spawned by a task that waited for them."""
     attempts: int
+    effects: int
+    """Actions outside, each between two writes of its own; a step of the task came before it."""
     late_writes: int
     """Writes that were tried under claims that had lost their task."""
     overlapping: int
@@ -195,7 +199,9 @@ def count(records: Records, *, with_effects: frozenset[str], subtasks: int) -> L
     return Ledger(
         submitted=len(records.acknowledged) + sum(below.values()),
         completed=len(completed),
+        subtasks=sum(below.values()),
         attempts=records.attempts,
+        effects=len(acts),
         late_writes=records.late_writes,
         overlapping=_overlapping(records.occurrences),
         took_sec=round(records.took_sec, 1),

@@ -6,7 +6,6 @@ SHIFTWORK_PROVE_CONTROLS. It ends when its standard input does, so that it never
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import mmap
 import os
@@ -96,10 +95,11 @@ def main(what: str, *rest: str) -> None:
         sys.argv = ["shiftwork", "serve", "--port", rest[0]]
         runpy.run_module("shiftwork", run_name="__main__")  # as users start it, after the clock was replaced
     else:
-        from shiftwork.prove.workload import worker  # noqa: PLC0415  # after the clock was replaced
+        from shiftwork.prove.fleet_handlers import worker  # noqa: PLC0415  # after the clock was replaced
+        from shiftwork.worker.command import run_fast  # noqa: PLC0415  # likewise
 
         name, world = rest
-        asyncio.run(worker(name, Path(world)).run(os.environ["SHIFTWORK_STORE"]))
+        run_fast(worker(name, Path(world)).run(os.environ["SHIFTWORK_STORE"]))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ from shiftwork.client import Client
 from shiftwork.model import ids
 from shiftwork.model.errors import StoreUnavailable
 from shiftwork.prove import proxy as proxies
+from shiftwork.prove import svg
 from shiftwork.prove.books import read_books
 from shiftwork.prove.faults import FAULTS, Permitted, excludes
 from shiftwork.prove.fleet import Fleet, fleet_on, free_port
@@ -44,6 +46,7 @@ PRODUCERS = 2
 BATCH = 200
 MIN_BACKLOG = 300
 SAMPLE_SEC = 1.0
+PACE_SAMPLES = 60
 RECOVERY_SEC = 60.0
 SETTLE_SEC = 120.0
 
@@ -81,6 +84,11 @@ class Sample(NamedTuple):
 
     at_sec: float
     completed: int
+
+
+def rate_between(earlier: Sample, later: Sample) -> float:
+    """Tasks completed per second."""
+    return max(0.0, (later.completed - earlier.completed) / (later.at_sec - earlier.at_sec))
 
 
 class Outcome(NamedTuple):
@@ -306,10 +314,9 @@ class Trial:
         return True
 
     def _is_full(self) -> bool:
-        """More than the fleet does in three seconds is waiting, if it went on like this since the last sample."""
-        recent = self._samples[-4:]
-        passed = recent[-1].at_sec - recent[0].at_sec
-        rate = (recent[-1].completed - recent[0].completed) / passed if passed else 0.0
+        """More waits than the fleet completes in three seconds at its best pace, so it has work after a fault."""
+        recent = self._samples[-PACE_SAMPLES:]
+        rate = max((rate_between(*pair) for pair in pairwise(recent)), default=0.0)
         ahead = 3 + self._at - recent[-1].at_sec
         return self._expected - recent[-1].completed > max(MIN_BACKLOG, ahead * rate)
 
@@ -392,3 +399,10 @@ class Trial:
 
 def _lines(file: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
+
+
+def throughput(outcome: Outcome) -> str:
+    """Draw the tasks completed per second, with the faults marked."""
+    rates = [(later.at_sec, rate_between(earlier, later)) for earlier, later in pairwise(outcome.samples)]
+    marks = [svg.Mark(each.at_sec, each.lasted_sec, each.fault) for each in outcome.occurrences if each.affected]
+    return svg.charts("Throughput while faults are injected", [svg.Series("tasks completed per second", rates)], marks)

@@ -68,6 +68,8 @@ class Scratch:
         """On one connection for all: to connect for each would take longer than most queries, on a busy machine."""
         import asyncpg  # noqa: PLC0415  # an extra
 
+        from shiftwork.store.postgres_errors import LOST  # noqa: PLC0415  # needs the extra
+
         async with self._turn:
             try:
                 connection = self._connection = self._connection or await self._connect()
@@ -75,7 +77,7 @@ class Scratch:
                     return [await self.read_postgres(connection, queries[0])]
                 async with connection.transaction(isolation="repeatable_read", readonly=True):
                     return [await self.read_postgres(connection, query) for query in queries]
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except (asyncpg.PostgresError, *LOST) as error:
                 self._leave()
                 raise StoreUnavailable(str(error)) from error
             except BaseException:  # cancelled in the middle of a query

@@ -22,7 +22,7 @@ class TaskFilter(Fields):
     status: Name | list[Name] | None = None
     type: Name | None = None
     agent: Name | None = None
-    """Held by this agent, or meant for it."""
+    """Held by this agent, or targeted at it."""
     issue: Name | None = None
     tag: Name | None = None
     dag: Name | None = None
@@ -35,4 +35,4 @@ class TaskFilter(Fields):
     reason: Name | None = None
     """Why it last failed: `timeout`, `agent_error`, …"""
     level: Level | None = None
-    """Of this level of priority."""
+    """Of this priority level."""

@@ -1,4 +1,4 @@
-"""What a caller needs for an operation besides its scope: rules that look at what is asked for."""
+"""Access rules beyond scopes, which check the request's values."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def _change_settings(context: RequestContext, values: dict[str, Any]) -> N
 
 
 def _check_folder(context: RequestContext, folder: Any) -> None:
-    """Claims write into this folder of the server's machine: its operator says which ones there are."""
+    """Claims write into this folder on the server's machine, so its operator must allow it."""
     if isinstance(folder, str) and Path(folder).resolve() not in context.state.claim_folders:
         raise Forbidden(
             "this server was not started with this folder",

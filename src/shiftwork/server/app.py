@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 import math
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
@@ -31,7 +31,6 @@ from shiftwork.server.live import websocket
 from shiftwork.server.openapi import document
 from shiftwork.server.packing import packed
 from shiftwork.server.request_context import RequestContext
-from shiftwork.server.routes import ENDPOINTS
 from shiftwork.server.routing import Application, RouteTable
 from shiftwork.server.state import ServerState
 from shiftwork.views.view import View
@@ -40,48 +39,52 @@ from shiftwork.wire.protocol import WHOLE
 
 log = logging.getLogger("shiftwork.server")
 VIEW = "shiftwork.view"
-"""Where a request keeps the view it is answered in."""
+"""The key of the request's view in the ASGI scope."""
 REQUEST_ID = "x-request-id"
 _REQUEST_ID = REQUEST_ID.encode()
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _encoder = msgspec.json.Encoder(enc_hook=problem.encode)
 
 
-def build(state: ServerState) -> Starlette:
-    """The application of a server."""
-    apps = [(endpoint.method, endpoint.path, _EndpointApp(endpoint, state)) for endpoint in ENDPOINTS]
+def build(state: ServerState, endpoints: Sequence[Endpoint]) -> Starlette:
+    """The application of a server with these endpoints."""
+    apps = [(endpoint.method, endpoint.path, _EndpointApp(endpoint, state)) for endpoint in endpoints]
+    openapi = _Described(endpoints).answer
     app = Application(
         RouteTable(apps),
         routes=[
             *(Route(path, app, methods=[method]) for method, path, app in apps),
-            Route("/openapi.json", _openapi),
-            *(Route(f"/openapi/{name}.json", _openapi) for name in views.names() if name != views.NATIVE),
+            Route("/openapi.json", openapi),
+            *(Route(f"/openapi/{name}.json", openapi) for name in views.names() if name != views.NATIVE),
             WebSocketRoute("/ws", websocket),
             *pages.routes(),
         ],
         middleware=[Middleware(reading.RawPath)],
         exception_handlers={HTTPException: _http_exception},
     )
-    app.router.redirect_slashes = False  # a redirect would name whatever host the caller named
+    app.router.redirect_slashes = False  # a redirect would repeat any host name the caller sent
     app.state.server = state
     return app
 
 
-async def _openapi(request: Request) -> Response:
-    view = request.url.path.removeprefix("/openapi").strip("/").removesuffix(".json").strip(".")
-    described = _described(view or views.NATIVE, views.name_of(request.app.state.server.view))
-    headers = {"x-content-type-options": "nosniff"}
-    return packed(request, Response(described, 200, headers, "application/json"))
+class _Described:
+    """The OpenAPI documents, each built on the first request: it takes longer than the rest of a start."""
 
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._endpoints = endpoints
+        self._made: dict[tuple[str, str], bytes] = {}
 
-@functools.cache
-def _described(view: str, default: str) -> bytes:
-    """An OpenAPI document, made for the first caller that asks: it takes longer than all the rest of a start."""
-    return _encoder.encode(document(ENDPOINTS, view, default))
+    async def answer(self, request: Request) -> Response:
+        named = request.url.path.removeprefix("/openapi").strip("/").removesuffix(".json").strip(".")
+        asked = named or views.NATIVE, views.name_of(request.app.state.server.view)
+        if asked not in self._made:
+            self._made[asked] = _encoder.encode(document(self._endpoints, *asked))
+        headers = {"x-content-type-options": "nosniff"}
+        return packed(request, Response(self._made[asked], 200, headers, "application/json"))
 
 
 class _EndpointApp:
-    """An endpoint as an ASGI app: Starlette's layers around a function took a twentieth of a request."""
+    """An endpoint as an ASGI app: Starlette's wrappers around a function took a twentieth of a request."""
 
     def __init__(self, endpoint: Endpoint, state: ServerState) -> None:
         self._endpoint = endpoint
@@ -123,18 +126,18 @@ class _EndpointApp:
 
 
 async def _describe(refusal: problem.Problem, request: Request) -> problem.Problem:
-    """A refusal in the names that the caller uses."""
+    """A refusal in the names of the caller's view."""
     view: View | None = request.scope.get(VIEW)
     if view is None:
         return refusal
     names = rendering.Names(view, {})
-    with suppress(ShiftworkError):  # a store that is away is no reason to say nothing
+    with suppress(ShiftworkError):  # send the refusal even if the store is unreachable
         names = await rendering.names_in(refusal, view, request.app.state.server.queue)
     return rendering.problem_in(refusal, view, names)
 
 
 def _traced(request: Request, endpoint: Endpoint) -> AbstractContextManager[None]:
-    """Who works in a trace gets a span in it, who brings work in begins one; polls and beats of workers have none."""
+    """Calls within a trace get a span in it, and submissions start one; polls and heartbeats have none."""
     parent = tracing.read(request.headers.get("traceparent"))
     if parent is None and not (endpoint.scope == "submit" and tracing.is_on()):
         return nullcontext()
@@ -145,7 +148,7 @@ async def _serve(
     request: Request, endpoint: Endpoint, state: ServerState, decoder: msgspec.json.Decoder[Any] | None, request_id: str
 ) -> Response:
     if request.headers.get(REQUEST_ID) != request_id:
-        reading.header(request, "X-Request-Id")  # which says what is wrong with the caller's own
+        reading.header(request, "X-Request-Id")  # raises an error about the caller's own value
     if endpoint.scope is None:
         query = reading.query(request, endpoint.query, state.view)
         view = request.scope[VIEW] = state.view_for(query.view)
@@ -174,7 +177,7 @@ async def _serve(
 
 
 def _body(raw: bytes, endpoint: Endpoint, decoder: msgspec.json.Decoder[Any], view: View | None) -> Any:
-    """What the caller says. In a view it may say it in the document's words, which its handler reads or we do here."""
+    """The request body. In a view it may be in the document's names, translated by the handler or here."""
     if view is None:
         return reading.decode(raw, decoder)
     if view.claims and endpoint.of_claims:
@@ -185,14 +188,14 @@ def _body(raw: bytes, endpoint: Endpoint, decoder: msgspec.json.Decoder[Any], vi
 
 
 async def _shown(result: Any, context: RequestContext) -> Any:
-    """An answer in the names asked for."""
+    """An answer in the requested names."""
     if context.view is None or result is None or isinstance(result, Response):
         return result
     return await rendering.in_view(result, context.view, context.queue)
 
 
 def _is_plain_get(request: Request, endpoint: Endpoint) -> bool:
-    """Whether a call changes nothing and ends at once: no stream, and no wait for events."""
+    """Whether a call is read-only and ends at once: no stream, and no wait for events."""
     return not endpoint.changes and b"wait_sec" not in request.scope["query_string"] and not _wants_stream(request)
 
 
@@ -209,7 +212,7 @@ def answer(result: Any, status: int) -> Response:
 
 
 class Answer(Response):
-    """JSON. The headers of every answer are written as they are sent: to work them out took a tenth of a request."""
+    """A JSON answer. Its headers are prebuilt: computing them took a tenth of a request."""
 
     def __init__(self, body: bytes, status: int) -> None:
         self.status_code = status
@@ -230,7 +233,7 @@ def _refusal(body: problem.Problem) -> Response:
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:
-    """A path no one answers, or a method it does not have."""
+    """An unknown path, or a method it does not support."""
     assert isinstance(error, HTTPException)
     request_id = _request_id(request, request.app.state.server)
     body = problem.of(
@@ -253,12 +256,12 @@ def _allowed(request: Request) -> str:
 
 
 def _request_id(request: Request, state: ServerState) -> str:
-    """The caller's own, or a new one where it has none that we can keep."""
+    """The caller's request id, or a new one if it is missing or not storable."""
     given = request.headers.get(REQUEST_ID)
     return given if given is not None and reading.is_header_text(given) else state.new_request_id()
 
 
-def _handle(  # all of it decides who speaks
+def _handle(  # all of these determine the caller
     state: ServerState,
     endpoint: Endpoint,
     who: Identity,
@@ -280,24 +283,24 @@ def _handle(  # all of it decides who speaks
     return state.queue.speaking_as(caller)
 
 
-async def _named(  # each of them may say it
+async def _named(  # any of them may name it
     state: ServerState, view: View | None, who: Identity, request: Request, query: Any, raw: bytes
 ) -> str | None:
-    """The workspace that a call names: in its query or, where the document has it so, by its body or its id."""
+    """The workspace of a call: from its query or, in some documents, from its body or id."""
     if view is None or not view.names_workspaces:
         return query.workspace  # type: ignore[no-any-return]  # every query has it
     named = spanning.in_body(raw)
     if named is not None and who.workspace not in {None, named}:
         raise NotFound(f"there is no workspace {named!r}", where=spanning.FIELD)
     if named is not None and query.workspace not in {None, named}:
-        raise NotFound(f"this call is about the workspace {query.workspace!r}", where=spanning.FIELD)
+        raise NotFound(f"this call is for the workspace {query.workspace!r}", where=spanning.FIELD)
     if named is not None or query.workspace is not None or who.workspace is not None:
         return named or query.workspace
     return await spanning.of_path(state.queue, reading.path(request))
 
 
 def _actor(endpoint: Endpoint, who: Identity, request: Request) -> str:
-    """Under a claim the agent speaks for itself; else the token, or the actor the caller names."""
+    """The actor: under a claim the agent itself, otherwise the token or the actor named by the caller."""
     named = reading.header(request, "X-Actor")
     if endpoint.scope == "work":
         return "system"

@@ -1,4 +1,6 @@
-"""What a call says about an agent's work, on the span of its request, in the words of the GenAI conventions."""
+"""Records what a call says about an agent's work on the request's span, with the attributes of the GenAI
+conventions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims over HTTP: places for those that wait, callers that hang up, repeats, and views of several workspaces."""
+"""Claims over HTTP: waiting, callers that disconnect, repeats, and views of several workspaces."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _REQUEST = operation_of(Claims.request)
 async def claim(context: RequestContext, body: Any) -> Any:
     values = msgspec.structs.asdict(body)
     request = context.queue.caller.idempotency
-    if request is not None:  # by which its claims are found again
+    if request is not None:  # the key by which its claims are found again
         context.queue = context.queue.speaking_as(context.queue.caller._replace(request_id=request.key))
     try:
         if body.wait:
             with context.state.waits.place(context.who):
                 result = await context.while_wanted(_claim(context, values)) or ClaimResult([])
-        else:  # it is not watched: whether its caller is there is asked once, at the end
+        else:  # not watched: the connection is checked once, at the end
             result = await _claim(context, values)
             context.has_hung_up = bool(result.assignments) and context.is_gone()
     except Repeated:
@@ -45,7 +45,7 @@ def _claim(context: RequestContext, values: dict[str, Any]) -> Coroutine[Any, An
 
 
 async def _claim_anywhere(context: RequestContext, values: dict[str, Any]) -> ClaimResult:
-    """From the first workspace that has work; the rest of the call is about that one."""
+    """Claim from the first workspace with work; the rest of the call uses that one."""
 
     async def look(queue: Queue) -> ClaimResult:
         context.queue = queue
@@ -57,14 +57,14 @@ async def _claim_anywhere(context: RequestContext, values: dict[str, Any]) -> Cl
 
 
 async def _release(context: RequestContext, result: ClaimResult) -> None:
-    """The caller has gone while its claim was made: no one would work on it."""
+    """Release the claim of a caller that disconnected meanwhile: no one would work on it."""
     queue = context.queue.speaking_as(context.queue.caller._replace(idempotency=None))
     tokens = [assignment.token for assignment in result.assignments]
     await queue.batch.release(tokens, "the caller disconnected")
 
 
 async def _made_before(context: RequestContext, claimed_by: str) -> ClaimResult:
-    """Of the claims that the same request has made already, those that its agent still holds."""
+    """The claims already made by the same request that its agent still holds."""
     tasks = await context.queue.claims.made_by_request(claimed_by, context.queue.caller.request_id or "")
     return ClaimResult([Assignment.of_task(task, await _inputs(context, task)) for task in tasks])
 

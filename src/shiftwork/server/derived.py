@@ -1,4 +1,4 @@
-"""Serves an operation over HTTP by its declaration alone."""
+"""Serves an operation over HTTP from its declaration alone."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ from shiftwork.model.errors import InputError, NotFound
 from shiftwork.operation.declare import Operation, operation_of, operations
 from shiftwork.operation.local import load_implementations
 from shiftwork.operation.parameters import SOMETHING
-from shiftwork.server import (  # noqa: F401  # register handlers and checks
-    call_facts,
-    claim_handler,
-    hook_handlers,
-    private_sinks,
-    reading,
-    runtime_handlers,
-    task_handlers,
-)
+from shiftwork.server import call_facts, reading
 from shiftwork.server.access_rules import rule_of
 from shiftwork.server.endpoint import Endpoint, Query, Raw, ViewQuery
 from shiftwork.server.handlers import check_of, served
@@ -69,7 +61,7 @@ def _body(operation: Operation) -> Any:
 
 
 class _Handler:
-    """Runs one operation with what the request says."""
+    """Runs one operation with the values of the request."""
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
@@ -106,7 +98,7 @@ class _Handler:
 
 
 def _refuse_other_fields(operation: Operation, values: dict[str, Any]) -> None:
-    """What an adapter reads comes from a caller: a wrong name in it is the caller's error, not a program's."""
+    """An adapter reads the caller's input: a wrong name is the caller's error, not ours."""
     for name in values:
         if name not in operation.parameters.names:
             raise InputError(f"Object contains unknown field `{name}`", where=name)
@@ -134,7 +126,7 @@ async def _values(operation: Operation, context: RequestContext, body: Any) -> d
 
 
 def _from_path(operation: Operation, name: str, text: str) -> Any:
-    """A part of the path as its declared type. A number that is none names nothing that exists."""
+    """A part of the path as its declared type. An invalid number is not found."""
     try:
         return msgspec.convert(text, operation.parameters.kinds[name], strict=False)
     except msgspec.ValidationError as error:

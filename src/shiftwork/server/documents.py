@@ -1,4 +1,4 @@
-"""Answers in the names of a document, as schemas made from the tables of its view."""
+"""Builds schemas of answers in a document's names from the tables of its view."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Reference = Callable[[str], Schema]
 
 
 def components(view: View) -> dict[str, Schema]:
-    """One schema for each record of a document: `AegisTask`, `AegisResult`."""
+    """One schema per record of a document, such as `AegisTask` or `AegisResult`."""
     return {view.name.capitalize() + name: schema for name, schema in _records(view).items()}
 
 
@@ -42,7 +42,7 @@ def _records(view: View) -> dict[str, Schema]:
 
 
 def _record(table: tuple[Field, ...]) -> Schema:
-    """Every name is there, null where we have nothing to say; of what kind it is, the document says."""
+    """Every name is present, null without a value; its type is defined by the document."""
     schema = _object({})
     for row in table:
         if row.is_out:
@@ -60,7 +60,7 @@ def _add(schema: Schema, path: list[str]) -> None:
 
 
 def _assignment(view: View) -> Schema:
-    """The task with its token, or a record around it where the document has one."""
+    """The task with its token, or the document's own record around it."""
     schema = _record(view.assignment or view.task)
     _add(schema, ["token"])
     _add(schema, ["inputs"])
@@ -108,7 +108,7 @@ def _claimed(of: Reference, view: View) -> Schema:
 
 
 def in_view(answer: Any, view: View, template: str) -> Schema:
-    """What this answer is in the names of a document."""
+    """The schema of this answer in a document's names."""
 
     def of(record: str) -> Schema:
         return {"$ref": template.format(name=view.name.capitalize() + record)}

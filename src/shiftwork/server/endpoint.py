@@ -1,4 +1,4 @@
-"""An endpoint: one operation over HTTP. Routing, decoding, access and the OpenAPI document follow from it."""
+"""Endpoints: an operation over HTTP. Routing, decoding, access and the OpenAPI document are derived from them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _CLAIM_BODY: type = operation_of(Claims.request).parameters.body
 
 
 class Query(Fields):
-    """What every call may say after the `?`."""
+    """The query parameters of every call."""
 
     workspace: Name | None = None
-    """Which workspace; a token has its own and may name no other."""
+    """The workspace; a token has its own and may name no other."""
     view: ViewName | None = None
-    """In whose names: those of a document, or `native` for ours. Without it, the server's own default."""
+    """Whose names to use: a document's, or `native` for ours. By default, the server's view."""
 
 
 class ViewQuery(Query):
-    """A call whose handler itself reads and answers in the names of a document."""
+    """The query of a call whose handler itself translates a document's names."""
 
 
 class Endpoint(NamedTuple):
-    """One operation. `scope` None lets everyone in; `body` None means that none is read, `Raw` that it streams."""
+    """One operation. `scope` None allows everyone; `body` None means no body, `Raw` a stream."""
 
     method: str
     path: str
@@ -53,7 +53,7 @@ class Endpoint(NamedTuple):
     status: int
     errors: tuple[type[ShiftworkError], ...]
     viewed_body: bool
-    """In a view the body is in the document's names, and read as plain JSON."""
+    """Whether the body in a view is in the document's names and read as plain JSON."""
 
     @property
     def name(self) -> str:
@@ -73,12 +73,12 @@ class Endpoint(NamedTuple):
 
     @property
     def viewed(self) -> bool:
-        """Whether its handler knows views; what others answer is rendered behind them."""
+        """Whether its handler supports views; the answers of others are rendered afterwards."""
         return issubclass(self.query, ViewQuery)
 
     @property
     def of_claims(self) -> bool:
-        """Whether its body says who works, or under which claim."""
+        """Whether its body names the agent, or the claim."""
         return isinstance(self.body, type) and issubclass(self.body, (_CLAIM_BODY, ClaimRef, ClaimRefBody))
 
 
@@ -89,7 +89,7 @@ class EndpointGroup:
         self.group = group
         self.all: list[Endpoint] = []
 
-    def __call__(  # what an operation is, each by name
+    def __call__(  # the properties of an operation, each by name
         self,
         call: str,
         scope: Scope | None,

@@ -36,7 +36,7 @@ MessageBuffer = Annotated[list[Name], Meta(max_length=100)]
 
 
 class EventFilter(ViewQuery):
-    """Which events. Of several words for one field any may fit; of several fields all must."""
+    """Selects events: any of several values of a field may match; all fields must."""
 
     task: MessageBuffer = []
     """Tasks by their ids, or by the names their submitters gave them."""
@@ -46,7 +46,7 @@ class EventFilter(ViewQuery):
     name: MessageBuffer = []
     """Names of events, as the view has them; `task.*` means all that begin so."""
     agent: MessageBuffer = []
-    """Events that these agents caused, or that are about them."""
+    """Events caused by these agents, or about them."""
     verb: MessageBuffer = []
 
 
@@ -62,7 +62,7 @@ class Cursor(NamedTuple):
         return self.row if self.names == _ALL else max(0, self.row - 1)
 
     def delivered_to(self, row: int) -> int:
-        """How many names of the row after `after` have been sent."""
+        """How many names of this row have been sent."""
         return self.names if row == self.row else 0
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ class NamedEvent(NamedTuple):
 
 
 class LogEntry:
-    """One row of the log. What is sent of it is written once for all who share a view."""
+    """One row of the log, encoded once for all subscribers that share a view."""
 
     __slots__ = ("_named_events", "_own_name", "event", "size")
 
@@ -109,7 +109,7 @@ class LogEntry:
 
 
 def _named_events(event: Event, view: View | None, own_name: str | None) -> Iterator[NamedEvent]:
-    """A message for each name. Its cursor says how much of the row has been sent with it."""
+    """One message per name. Its cursor includes the names of the row sent so far."""
     named = _named(event.names, view)
     fields = msgspec.to_builtins(event)
     for field in ("seq", "names"):
@@ -123,7 +123,7 @@ def _named_events(event: Event, view: View | None, own_name: str | None) -> Iter
 
 
 def _named(names: list[str], view: View | None) -> list[tuple[int, str]]:
-    """The names to send, each with its number among the row's names: the first where a view has one for several."""
+    """The names to send, each with its index in the row; the first one if a view has one name for several."""
     found: dict[str, int] = {}
     for number, name in enumerate(names, 1):
         shown_name = name if view is None else view.event_out(name)
@@ -133,7 +133,7 @@ def _named(names: list[str], view: View | None) -> list[tuple[int, str]]:
 
 
 class Filter(NamedTuple):
-    """Which events of one workspace a subscriber wants, in the words they are stored with; empty means any."""
+    """A subscriber's filter for one workspace, in stored names; empty means any."""
 
     workspace: str | None
     """None for every one."""
@@ -160,7 +160,7 @@ class Filter(NamedTuple):
 
 
 class Subscription:
-    """What one subscriber wants, and how far it has read."""
+    """One subscriber's filters, and how far it has read."""
 
     def __init__(self, wanted: Filter, view: View | None, cursor: Cursor) -> None:
         self.wanted = wanted
@@ -168,7 +168,7 @@ class Subscription:
         self.cursor = cursor
 
     def of(self, entries: Iterable[LogEntry]) -> list[tuple[LogEntry, list[NamedEvent]]]:
-        """The events of these rows that it subscribed to; the rows are past its cursor."""
+        """The events of these rows that match; the rows are after its cursor."""
         wanted, found = self.wanted, []
         for entry in entries:
             if wanted.fits(entry.event):
@@ -192,7 +192,7 @@ async def subscription(
     *,
     spans: bool = False,
 ) -> Subscription:
-    """What a caller asks for, of all workspaces if it spans. Without a place it begins at `otherwise`, or else now."""
+    """The caller's subscription, to all workspaces if it spans. Without a cursor it begins at `otherwise`, or now."""
     chosen = await _filter(queue, wanted, view)
     if spans:
         chosen = chosen._replace(workspace=None)
@@ -216,7 +216,7 @@ async def _filter(queue: Queue, wanted: EventFilter, view: View | None) -> Filte
 
 
 def _names(patterns: Iterable[str], view: View | None) -> frozenset[str]:
-    """The names that are meant. A name that no event has is refused: no event would ever match it."""
+    """The names matched by patterns. An unknown name is refused: no event would ever match it."""
     known = every_name() if view is None else set(view.events_out(every_name()))
     found = {pattern: chosen(pattern, known) for pattern in patterns}
     for pattern, names in found.items():
@@ -228,7 +228,7 @@ def _names(patterns: Iterable[str], view: View | None) -> frozenset[str]:
 
 
 async def _task(queue: Queue, reference: str) -> str:
-    """Its id; a task that has one need not be there yet."""
+    """A task's id; with an id, the task need not exist yet."""
     uuid = ids.parse(reference)
     return (await queue.get(reference)).id if uuid is None else ids.show_task(uuid)
 
@@ -241,10 +241,10 @@ def _dag(reference: str) -> str:
 
 
 def _words(given: Iterable[str]) -> list[str]:
-    """Our own words hold no commas, so several may stand in one text."""
+    """Names contain no commas, so a text may list several."""
     return [word for text in given for word in text.split(",") if word]
 
 
 def shown(entry: LogEntry, messages: list[NamedEvent]) -> Any:
-    """The row as a page shows it where there is no view: with the names that have not been sent yet."""
+    """The row as a page shows it without a view: with the names not sent yet."""
     return msgspec.structs.replace(entry.event, names=entry.event.names[messages[0].number - 1 :])

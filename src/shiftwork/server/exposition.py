@@ -20,7 +20,7 @@ _REFUSED = METRICS["shiftwork_refused_writes_total"]
 
 
 class Latencies:
-    """How long each operation took at this server, by the status it was answered with."""
+    """How long each operation took on this server, by status."""
 
     def __init__(self) -> None:
         self._histogram = Histogram(_REQUESTS.name, _REQUESTS.meaning, _REQUESTS.labels, buckets=SECONDS, registry=None)
@@ -33,7 +33,7 @@ class Latencies:
         series.observe(seconds)
 
     def families(self) -> Iterator[Family]:
-        """Without the times at which each series was made: no one asks for them, and they are as many again."""
+        """Omits the creation time of each series: no one reads them, and they would double the output."""
         for family in self._histogram.collect():
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family

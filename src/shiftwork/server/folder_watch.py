@@ -1,4 +1,4 @@
-"""Watches a folder for triggers that wait for files: by content, so that a file written anew as it was is no news."""
+"""Watches a folder for file triggers, by content: rewriting a file unchanged is not a change."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Mark(NamedTuple):
     written_ns: int
     size: int
     changed_at: float
-    """When it was last written, renamed or moved here; a copy may keep its time of writing, but not this one."""
+    """When it was last written, renamed or moved here; a copy may preserve its modification time, but not this one."""
 
 
 class FolderScan(NamedTuple):
-    """What one walk through the folder has found."""
+    """The result of one scan of the folder."""
 
     marks: dict[str, Mark]
     unseen: frozenset[str]
-    """Files and folders that could not be looked at: of what is in them nothing is known, neither that it is gone."""
+    """Files and folders that could not be read: it is unknown whether their contents changed or are gone."""
     device: int
 
     def hides(self, path: str) -> bool:
@@ -55,7 +55,7 @@ def check_folder(name: str) -> Path:
 
 
 class Watching:
-    """Looks at a folder again and again; a file counts once it was the same in two looks, so that no one writes it."""
+    """Scans a folder periodically; a file counts once two scans found it unchanged, so that it is not being written."""
 
     def __init__(self, queue: Queue, folder: Path) -> None:
         self._engine = queue.engine
@@ -74,7 +74,7 @@ class Watching:
             await asyncio.sleep(LOOK_EVERY_SEC)
 
     async def scan(self) -> int:
-        """Look once; how many triggers fired. A folder that is away is an error, not one whose files were removed."""
+        """Scan once; returns how many triggers fired. A missing folder is an error, not a removal of its files."""
         watchers = await self._engine.store.read(watched_files.watchers)
         if not watchers:
             return 0
@@ -107,7 +107,7 @@ class Watching:
         return sum([await self._fire(watcher, seen) for seen in found])
 
     async def _look_first(self, watcher: Watcher, mine: dict[str, Mark]) -> None:
-        """Note the files that were there when the trigger was saved. Later ones are news, at the next look."""
+        """Record the files that existed when the trigger was saved. Later ones are reported by the next scan."""
         since_saved = self._engine.store.now() - watcher.saved_at
         saved_at = time.time() - since_saved  # by the clock that stamps files
         old = sorted((path, mark) for path, mark in mine.items() if mark.changed_at <= saved_at)
@@ -121,7 +121,7 @@ class Watching:
         found = []
         for path, mark in sorted(mine.items()):
             if self._marks.get(path) != mark:
-                continue  # someone may still be writing it
+                continue  # it may still be being written
             sha256 = await self._hash(path, mark)
             before = watcher.known.get(path)
             if sha256 is not None and sha256 != before:
@@ -129,13 +129,13 @@ class Watching:
         return found
 
     def _gone(self, watcher: Watcher, look: FolderScan) -> list[ChangedFile]:
-        """Files that were there, and in neither of the last two looks."""
+        """Files that existed, but were missing in the last two scans."""
         known = sorted(path for path, sha256 in watcher.known.items() if sha256 is not None)
         gone = [path for path in known if path not in look.marks and path not in self._marks and not look.hides(path)]
         return [ChangedFile(path, "removed", None, 0) for path in gone]
 
     async def _hash(self, path: str, mark: Mark) -> str | None:
-        """None where the file cannot be read: it is passed over, and holds up no other."""
+        """None if the file cannot be read: it is skipped and does not block others."""
         known = self._hashes.get(path)
         if known is None or known[0] != mark:
             try:
@@ -143,8 +143,8 @@ class Watching:
             except FileNotFoundError:  # gone meanwhile
                 return None
             except OSError as error:
-                if self._unreadable.get(path) != mark:  # logged once, though it is tried at every scan
-                    log.warning("a watched file is passed over until it can be read: %s", error)
+                if self._unreadable.get(path) != mark:  # logged once, although it is retried in every scan
+                    log.warning("skipping a watched file until it can be read: %s", error)
                 self._unreadable[path] = mark
                 return None
             self._unreadable.pop(path, None)
@@ -166,12 +166,12 @@ class Watching:
 
 
 def _look_at(folder: Path) -> FolderScan:
-    """Plain files below a folder, by their path in it. Links are not followed: they may lead anywhere."""
+    """Plain files below a folder, by relative path. Links are not followed: they may lead anywhere."""
     marks: dict[str, Mark] = {}
     unseen: set[str] = set()
 
     def miss(error: OSError) -> None:
-        """The folder itself must be there; what is wrong with one inside of it is nothing to the others."""
+        """The folder itself must exist; an unreadable subfolder does not affect the others."""
         place = Path(error.filename or folder)
         if place == folder:
             raise error

@@ -1,4 +1,4 @@
-"""What a server adds to operations: handlers written by hand (streams, ETags), and checks of its own."""
+"""Registers a server's additions to operations: handwritten handlers (streams, ETags), and checks of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Served(NamedTuple):
 
     handler: Handler
     query: type[Query] | None = None
-    """What its query may hold, where that is more than its parameters."""
+    """The query, if it has more than the operation's parameters."""
     viewed_body: bool = False
     """In a view it reads a body in the document's names."""
 
@@ -27,7 +27,7 @@ _checks: dict[str, Check] = {}
 
 
 def serves(method: Any, *, query: type[Query] | None = None, viewed_body: bool = False) -> Callable[[Handler], Handler]:
-    """Register the handler of an operation; it reads and answers in every view by itself."""
+    """Register the handler of an operation; it supports every view by itself."""
 
     def register(handler: Handler) -> Handler:
         _served[operation_of(method).name] = Served(handler, query, viewed_body)
@@ -41,7 +41,7 @@ def served(operation: str) -> Served | None:
 
 
 def checks(method: Any) -> Callable[[Check], Check]:
-    """Register a check of the values of an operation that are given over HTTP, before it runs."""
+    """Register a check of an operation's values over HTTP, before it runs."""
 
     def register(check: Check) -> Check:
         _checks[operation_of(method).name] = check

@@ -1,4 +1,4 @@
-"""Serves hooks and the buttons of Slack: no one has to be let in, since the requests are signed."""
+"""Serves hooks and Slack's buttons without a token: the requests are signed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shiftwork.triggers.hooks import receive_hook, whole_body
 
 log = logging.getLogger("shiftwork.server")
 _replies: set[asyncio.Task[None]] = set()
-"""Slack is answered within its three seconds; what it shows is sent afterwards."""
+"""Answer Slack within its three seconds; the message to show is sent afterwards."""
 
 
 @serves(Hooks.receive)

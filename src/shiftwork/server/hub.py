@@ -1,6 +1,4 @@
-"""One reader of the log for all who listen at this server: it reads each event once, however many are notified of
-it.
-"""
+"""One reader of the event log for all subscribers of this server: it reads each event once."""
 
 from __future__ import annotations
 
@@ -20,22 +18,22 @@ from shiftwork.store.store import Store
 
 log = logging.getLogger("shiftwork.server")
 POLL_SEC = 0.025
-"""How often the log is looked at for events of other processes, while someone listens."""
+"""How often the log is polled for events of other processes, while there are subscribers."""
 
 FOLD_SEC = 0.005
-"""A storm of changes is read in gulps, not one by one."""
+"""Waits this long during bursts, to read events in batches."""
 
 PAGE = 1000
 BATCH = 256
-"""Rows handed to a listener at once: all that one which does not read holds in memory."""
+"""Rows given to a listener at once: the most that a listener that does not read keeps in memory."""
 
 MAX_KEPT = 4096
 MAX_BYTES = 16 * 1024 * 1024
-"""Of the newest rows and what was said with them; anyone who is further behind reads the log itself."""
+"""Bytes of the newest rows and their messages kept in memory; listeners further behind read the log itself."""
 
 MAX_LISTENERS = 2000
 READERS = 2
-"""Listeners that read the log itself at the same time; all others continue undisturbed."""
+"""Listeners that may read the log itself at the same time; all others are unaffected."""
 
 AGAIN_SEC = 0.5
 
@@ -55,8 +53,8 @@ class Listener:
 class Hub:
     """The newest rows of the log, of all workspaces, while anyone listens.
 
-    A listener keeps nothing but its own cursor, so one that is slow costs no memory and delays no one: once it is
-    further behind than what is kept here, it reads the log itself until it has caught up.
+    A listener keeps only its own cursor, so a slow one costs no memory and delays no one: if it falls behind the rows
+    kept here, it reads the log itself until it has caught up.
     """
 
     def __init__(self, store: Store, stopping: asyncio.Event) -> None:
@@ -73,7 +71,7 @@ class Hub:
     def _forget(self) -> None:
         self._kept: list[LogEntry] = []
         self._bytes = 0
-        self._first: float = math.inf  # everything behind it, up to the last number, is kept
+        self._first: float = math.inf  # everything after it, up to the last number, is kept
         self._last = 0
 
     @property
@@ -86,7 +84,7 @@ class Hub:
 
     @asynccontextmanager
     async def listen(self, who: Identity = ANONYMOUS) -> AsyncIterator[Listener]:
-        """Be woken when there is something new, or the server is about to stop."""
+        """Subscribe to wake-ups for new events and the server's stop."""
         with self.shares.place(who):
             listener = Listener()
             self._listeners.add(listener)
@@ -100,7 +98,7 @@ class Hub:
                     self._rest()
 
     async def after(self, number: int, workspace: str | None) -> tuple[Sequence[LogEntry], int]:
-        """Some rows behind a number, and the number to continue from: the same one if there is nothing new."""
+        """Some rows after a number, and the number to continue from: the same one if there is nothing new."""
         if number >= self._first:
             start = bisect_right(self._kept, number, key=_number)
             found = self._kept[start : start + BATCH]
@@ -110,7 +108,7 @@ class Hub:
             return await self._logged(number, workspace, BATCH)
 
     async def read(self, number: int, workspace: str | None) -> tuple[Sequence[LogEntry], int]:
-        """The same from the log itself, whatever is kept here."""
+        """The same, from the log itself."""
         return await self._logged(number, workspace, PAGE)
 
     async def _logged(self, number: int, workspace: str | None, count: int) -> tuple[Sequence[LogEntry], int]:
@@ -118,7 +116,7 @@ class Hub:
         return [LogEntry(row) for row in part.rows], part.last
 
     def nudge(self) -> None:
-        """Something was written here just now: look at once."""
+        """Look at once, because this process has just written events."""
         self._nudged.set()
 
     def close(self) -> None:
@@ -146,7 +144,7 @@ class Hub:
     async def _read_on(self) -> None:
         if self._first == math.inf:
             self._first = self._last = await event_log.newest(self._store)
-            self._wake()  # anyone who came before may have missed what stands just before it
+            self._wake()  # earlier listeners may have missed the rows just before it
         self._nudged.clear()
         part = await event_log.read(self._store, self._last, PAGE)
         if part.last != self._last:

@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from shiftwork import views
 from shiftwork.access.authenticator import Identity, require, workspace_for
 from shiftwork.engine import event_log
+from shiftwork.engine.api import Everyday
 from shiftwork.engine.engine import Caller
 from shiftwork.model import check
 from shiftwork.model.bounds import MAX_CLAIM_WAIT_SEC
@@ -50,6 +51,7 @@ from shiftwork.server.event_stream import (
     shown,
     subscription,
 )
+from shiftwork.server.handlers import serves
 from shiftwork.server.hub import Hub, Listener, Reader
 from shiftwork.server.request_context import RequestContext
 from shiftwork.server.state import ServerState
@@ -58,18 +60,18 @@ from shiftwork.wire import problem
 
 log = logging.getLogger("shiftwork.server")
 PROTOCOL = "shiftwork"
-"""A browser that offers its token as a subprotocol offers this one, too: the answer must name one of them."""
+"""A browser that passes its token as a subprotocol also offers this one: the answer must name one of them."""
 
 ALIVE_SEC = 15.0
 SEND_SEC = 30.0
-"""A subscriber that has not taken a batch by then is gone; it may come back and continue from its cursor."""
+"""A subscriber that has not taken a batch by then is dropped; it may reconnect and continue from its cursor."""
 
 CHUNK_BYTES = 65_536
 RECHECK_SEC = 2.0
-"""How often a stream asks whether its token is still good, while anything happens; else it asks when it shows life."""
+"""How often a busy stream checks its token; an idle one checks it with each keep-alive."""
 
 MAX_SCANNED = 20_000
-"""Rows looked at for one page, whatever they hold: a page that finds few is short, not late."""
+"""Rows examined for one page: a page that finds few is short, not late."""
 
 BINARY, BAD_DATA, REFUSED, INTERNAL, RESTART, LATER = 1003, 1007, 1008, 1011, 1012, 1013
 CLOSE: tuple[tuple[type[ShiftworkError], int], ...] = (
@@ -86,22 +88,22 @@ CLOSE: tuple[tuple[type[ShiftworkError], int], ...] = (
 
 
 class EventQuery(EventFilter):
-    """Which events, from where, and how long to wait for one."""
+    """The filter, the cursor, and how long to wait for an event."""
 
     after: Place | None = None
-    """A page begins at the start of the log, a stream now, unless this says otherwise."""
+    """Where to begin; by default, a page begins at the start of the log, a stream now."""
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
     wait_sec: Annotated[float, Meta(ge=0, le=MAX_CLAIM_WAIT_SEC)] = 0
 
 
 class SocketQuery(EventFilter):
-    """Which events a WebSocket gets until it asks for others."""
+    """The initial filter of a WebSocket."""
 
     after: Place | None = None
 
 
 class SubscriptionFilter(EventFilter):
-    """Other filters. A workspace that is not named stays, and so does a view; null as the view means our own names."""
+    """New filters. An omitted workspace or view stays; null as the view means our own names."""
 
     view: ViewName | UnsetType | None = UNSET  # type: ignore[assignment]  # what is not said is not null
 
@@ -158,6 +160,7 @@ class Page:
         return EventPage(self.rows, last) if self.wanted.view is None else {"events": self.rows, "next": last}
 
 
+@serves(Everyday.events, query=EventQuery)
 async def events(context: RequestContext) -> Any:
     """A page, or a stream for anyone who accepts one."""
     if context.request.method == "GET" and "text/event-stream" in context.request.headers.get("accept", ""):
@@ -196,7 +199,7 @@ class Stream:
         self._news: asyncio.Queue[Message] = asyncio.Queue(1)
 
     async def run(self, listener: Listener, receive: Receive) -> None:
-        """Until the server stops or the subscriber is gone; raises what ends it otherwise."""
+        """Run until the server stops or the subscriber is gone; raises any other cause."""
         listening = asyncio.create_task(self._listen(listener, receive))
         try:
             await self.begin()
@@ -213,7 +216,7 @@ class Stream:
             listening.cancel()
 
     async def _listen(self, listener: Listener, receive: Receive) -> None:
-        """One message at a time: the next is read once this one was heeded."""
+        """Read one message at a time: the next once this one has been handled."""
         while True:
             message = await receive()
             await self._news.put(message)
@@ -249,8 +252,8 @@ class Stream:
                 await self.send(chunk)
             wanted.cursor = chunk[-1].cursor
             if not self._news.empty():
-                return True  # something else may be wanted from here on
-            await asyncio.sleep(0)  # a stream that is never full would let no other continue
+                return True  # the filter may have changed
+            await asyncio.sleep(0)  # a stream that always has events would starve others
         wanted.cursor = Cursor(upto)
         return True
 
@@ -262,17 +265,17 @@ class Stream:
             await self.show_life()
 
     async def begin(self) -> None:
-        """Say from where it goes."""
+        """Send the cursor at which it begins."""
         raise NotImplementedError
 
     async def send(self, named_events: Sequence[NamedEvent]) -> None:
         raise NotImplementedError
 
     async def show_life(self) -> None:
-        """Called when there was nothing to tell for a while."""
+        """Called when there was nothing to send for a while."""
 
     async def heed(self, message: Message) -> None:
-        """Something that the subscriber says."""
+        """Handle a message of the subscriber."""
 
 
 async def _begin(
@@ -284,7 +287,7 @@ async def _begin(
     *,
     spans: bool = False,
 ) -> Subscription:
-    """What is asked for, from a place that there is."""
+    """The subscription, from a cursor that exists."""
     begun = await subscription(queue, wanted, view, place, otherwise, spans=spans)
     if place is not None and place != NOW:
         await _check_reached(queue, begun.cursor)
@@ -292,18 +295,18 @@ async def _begin(
 
 
 async def _check_reached(queue: Queue, cursor: Cursor) -> None:
-    """A cursor of another queue would be waited at forever."""
+    """Refuse a cursor of another queue, at which it would wait forever."""
     end = await queue.engine.store.read(event_log.last)
     if cursor.after > end:
         raise InputError(
-            f"{cursor} is behind the end of the log: it is not a cursor of this queue",
+            f"{cursor} is after the end of the log, so it is not a cursor of this queue",
             where="after",
             hint="Begin at 0, or at `now`.",
         )
 
 
 def _chunks(named_events: Iterable[NamedEvent]) -> Iterator[list[NamedEvent]]:
-    """What is sent at once: this much waits in memory for a subscriber that does not read, and no more."""
+    """Bytes per write: the most that waits in memory for a subscriber that does not read."""
     chunk: list[NamedEvent] = []
     size = 0
     for each in named_events:
@@ -317,7 +320,7 @@ def _chunks(named_events: Iterable[NamedEvent]) -> Iterator[list[NamedEvent]]:
 
 
 async def _event_stream(context: RequestContext) -> Response:
-    """A browser that reconnects sends the last id it got, which counts more than what its address says."""
+    """The Last-Event-ID that a reconnecting browser sends takes precedence over the address."""
     place = context.request.headers.get("last-event-id") or context.query.after
     wanted = await _begin(context.queue, context.query, context.view, place, spans=context.spans)
     context.state.hub_of(context.queue.workspace).shares.check(context.who)
@@ -339,7 +342,7 @@ class EventStream(Response):
         context = self._context
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         lines = Lines(context.state, context.request.headers, context.who, self._wanted, send)
-        with suppress(ShiftworkError, TimeoutError, OSError):  # it has begun: all that can be done is to end it
+        with suppress(ShiftworkError, TimeoutError, OSError):  # it has begun, so it can only be ended
             async with lines.hub.listen(context.who) as listener:
                 await lines.run(listener, receive)
         with suppress(TimeoutError, OSError):
@@ -361,7 +364,7 @@ class Lines(Stream):
         await self._write(b"".join([b"id: %b\nevent: %b\ndata: %b\n\n" % _block(each) for each in named_events]))
 
     async def show_life(self) -> None:
-        """The cursor goes with it: anyone who wants little need not have the whole log looked through again."""
+        """Includes the cursor, so that a subscriber to few events need not scan the log again."""
         async with asyncio.timeout(SEND_SEC):
             await self._write(b": still here\nid: %b\n\n" % _bytes(self.wanted.cursor))
 
@@ -402,7 +405,7 @@ def _queue(state: ServerState, who: Identity, wanted: EventFilter) -> Queue:
 
 @asynccontextmanager
 async def _closing(socket: WebSocket) -> AsyncIterator[None]:
-    """Close with the code for what happened, after the error if there was one."""
+    """Close with the code for the cause, after sending the error if there was one."""
     try:
         yield
     except BadFrame:
@@ -431,7 +434,7 @@ async def _close(socket: WebSocket, code: int) -> None:
 
 
 class BadFrame(Exception):
-    """Bytes where text belongs."""
+    """Raised for a message of bytes instead of text."""
 
 
 class Messages(Stream):
@@ -452,7 +455,7 @@ class Messages(Stream):
         await self._socket.send({"type": "websocket.send", "frames": b"".join([each.frame for each in named_events])})
 
     async def heed(self, message: Message) -> None:
-        """Other filters: in force behind the answer to this message."""
+        """New filters, in force after the answer to this message."""
         text = message.get("text")
         if text is None:
             raise BadFrame
@@ -466,5 +469,5 @@ class Messages(Stream):
         await self.begin()
 
     def _completed(self, asked: SubscriptionFilter) -> SubscriptionFilter:
-        """With what it leaves as it is: anyone who narrows a filter must not find itself in another workspace."""
+        """Keep what the message omits: narrowing a filter must not change the workspace."""
         return msgspec.structs.replace(asked, workspace=asked.workspace or self.wanted.wanted.workspace)

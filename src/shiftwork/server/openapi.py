@@ -40,13 +40,13 @@ from shiftwork.wire import problem
 
 _DESCRIPTION = """A durable task queue for fleets of AI agents.
 
-Times are seconds since 1970 (UTC). A body is read as JSON in UTF-8 whatever its Content-Type says, and refused with
-a Content-Encoding; of a name that stands twice in an object the last counts; a field or a parameter that is not known
-is refused. No text may hold a NUL or a lone surrogate. An id in a path may be any text, percent-encoded, also with a
-slash (`%2F`). Every refusal is `application/problem+json` with a stable `code`."""
+Times are seconds since 1970 (UTC). A body is read as JSON in UTF-8 whatever its Content-Type says, and refused with a
+Content-Encoding; if a name occurs twice in an object, the last one counts; unknown fields and parameters are refused.
+No text may contain a NUL or a lone surrogate. An id in a path may be any text, percent-encoded, even a slash (`%2F`).
+Every refusal is `application/problem+json` with a stable `code`."""
 _NATIVE = """Every call may name a `view`: `native` for the names described here, or one of the documents that Shiftwork
-serves, whose names, states, ids and ISO 8601 times then count; `/openapi/VIEW.json` describes each of them. A call
-that names no view is answered in this server's default, `{default}`."""
+serves, whose names, states, ids and ISO 8601 times then apply; `/openapi/VIEW.json` describes each of them. A call
+without a view uses this server's default, `{default}`."""
 _IN_VIEW = """Every record, state, id and ISO 8601 time here has the name and form of the document `{view}`: call with
 `?view={view}`, or start the server with `--view {view}`. `/openapi.json` describes the native API."""
 _TEMPLATE = "#/components/schemas/{name}"
@@ -72,12 +72,12 @@ _PLACES = {
     "name": "The trigger's name.",
     "type": "The type of the tasks.",
     "workspace": "The workspace.",
-    "key": "What it is about: `provider:NAME`, `account:NAME`, `model:NAME` or `type:NAME`, several joined by commas.",
+    "key": "What it applies to: `provider:NAME`, `account:NAME`, `model:NAME`, `type:NAME`, joined by commas.",
 }
 
 
 def document(endpoints: Sequence[Endpoint], view: str = NATIVE, default: str = NATIVE) -> dict[str, Any]:
-    """The API in the names of one view, of a server that answers in `default` unless another is named."""
+    """The API in the names of one view, for a server whose default view is `default`."""
     from shiftwork import __version__  # noqa: PLC0415  # the package is half made while this module is loaded
 
     stated = [kind for endpoint in endpoints for kind in (endpoint.body, endpoint.answer)]
@@ -118,7 +118,7 @@ def document(endpoints: Sequence[Endpoint], view: str = NATIVE, default: str = N
 def _brief(schema: Any) -> Any:
     """The same schema in fewer words: `{"type": ["string", "null"]}` for a union, and no default that is null.
 
-    What may be left out is not in `required`, and of those fields null is the only default that needs no word.
+    Optional fields are not in `required`, so a default of null need not be stated.
     """
     if isinstance(schema, list):
         return [_brief(part) for part in schema]
@@ -133,7 +133,7 @@ def _brief(schema: Any) -> Any:
 
 
 def _share(paths: dict[str, Any]) -> dict[str, Any]:
-    """Replace parameters and answers that several operations have by references; what they refer to."""
+    """Replace shared parameters and answers by references; returns the components."""
     operations = [operation for path in paths.values() for operation in path.values()]
     parameters, responses = _Shared("parameters"), _Shared("responses")
     often = Counter(repr(answer) for operation in operations for answer in operation["responses"].values())
@@ -151,7 +151,7 @@ def _share(paths: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name_of(status: str, answer: dict[str, Any]) -> str:
-    """What a shared answer is called: after the record that it holds, or the status that refuses."""
+    """The name of a shared answer: its record, or its error status."""
     if not status.startswith(("2", "3")):
         return f"refused_{status}"
     record = next(iter(sorted(_references(answer))), status)
@@ -159,7 +159,7 @@ def _name_of(status: str, answer: dict[str, Any]) -> str:
 
 
 def _lift(path: dict[str, Any]) -> None:
-    """Declare parameters that all operations of a path have once, for the path."""
+    """Declare parameters common to all operations of a path once, for the path."""
     operations = list(path.values())
     common = [each for each in operations[0]["parameters"] if all(each in other["parameters"] for other in operations)]
     if len(operations) > 1 and common:
@@ -186,7 +186,7 @@ class _Shared:
 
 
 def _used(components: dict[str, Any], paths: dict[str, Any]) -> dict[str, Any]:
-    """The components that the paths refer to, directly or through others."""
+    """The components that the paths reference, directly or indirectly."""
     found: set[str] = set()
     todo = _references(paths)
     while todo:
@@ -231,13 +231,13 @@ def _operation(endpoint: Endpoint, schema_of: dict[str, Any], view: View | None)
 
 
 def _beyond_summary(endpoint: Endpoint) -> str:
-    """What an operation's description says besides its first line, which is the summary."""
+    """An operation's description without its first line, which is the summary."""
     first, _, rest = endpoint.description.partition("\n\n")
     return rest if first.rstrip(".") == endpoint.summary else endpoint.description
 
 
 def _required(body: Any, schema: dict[str, Any]) -> bool:
-    """A body whose every field has a default may be left out."""
+    """Whether a body is required: it is optional if every field has a default."""
     if "minProperties" in schema:
         return True
     try:
@@ -274,9 +274,9 @@ def _query_parameters(query: type[Query]) -> list[dict[str, Any]]:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query has no null: what is not given is left out."""
+    """Remove null from a query's schema: values not given are left out."""
     kinds = [part for part in schema.get("anyOf", []) if part != {"type": "null"}]
-    kinds = [part for part in kinds if part.get("type") == "array"] or kinds  # one value is a list of one
+    kinds = [part for part in kinds if part.get("type") == "array"] or kinds  # a single value is a list of one
     rest = {name: value for name, value in schema.items() if name not in {"anyOf", "default"} or value is not None}
     rest.pop("anyOf", None)
     if "enum" in rest:
@@ -287,20 +287,20 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 def _headers(endpoint: Endpoint) -> list[dict[str, Any]]:
     what = "Recorded in the events of this call, and returned."
     if endpoint.name == "claims_request":
-        what += " In the events of a claim with an Idempotency-Key the key is there instead: the claim is found by it."
+        what += " The events of a claim with an Idempotency-Key have the key instead, by which the claim is found."
     headers = [("X-Request-Id", what, HEADER_TEXT)]
     if endpoint.changes and endpoint.scope is not None:
         what = "A call repeated with the same key within a day has no second effect."
         headers.append(("Idempotency-Key", what, HEADER_TEXT))
     if endpoint.changes and endpoint.scope not in {None, "work"}:
-        what = "Who acts, for the events. A token has its own name."
+        what = "The actor in events. A token has its own name."
         headers.append(("X-Actor", what, HEADER_TEXT))
     if endpoint.name in CONDITIONAL:
         headers.append(("If-Match", "The task's ETag or version: refused if it has changed since.", reading.IF_MATCH))
     if endpoint.answer is Raw:
-        headers.append(("Range", "The part to send, such as `bytes=0-99`; without it, all.", ".*"))
+        headers.append(("Range", "The range to send, such as `bytes=0-99`; by default, all.", ".*"))
     if endpoint.name in TAGGED:
-        headers.append(("If-None-Match", "An ETag: answered with 304 while nothing has changed.", ".*"))
+        headers.append(("If-None-Match", "An ETag: the answer is 304 while nothing has changed.", ".*"))
     return [
         {"name": name, "in": "header", "description": what, "schema": {"type": "string", "pattern": f"^{pattern}$"}}
         for name, what, pattern in headers
@@ -323,7 +323,7 @@ def _answers(endpoint: Endpoint, schema_of: dict[str, Any], view: View | None) -
         content["text/event-stream"] = {"schema": {"type": "string"}}
     answers = {str(endpoint.status): {**described, "content": content}}
     if endpoint.path == "/readyz":
-        answers["503"] = {"description": "It cannot serve now", "content": content}
+        answers["503"] = {"description": "The server is not ready", "content": content}
     if endpoint.name in TAGGED:
         answers["304"] = {"description": "Nothing has changed since the ETag that was sent"}
     return answers
@@ -333,8 +333,8 @@ def _bytes_answers(endpoint: Endpoint) -> dict[str, Any]:
     content: dict[str, Any] = {"*/*": {}}
     return {
         str(endpoint.status): {"description": HTTPStatus(endpoint.status).phrase, "content": content},
-        "206": {"description": "The part that was asked for", "content": content},
-        "304": {"description": "It is the content whose ETag was sent"},
+        "206": {"description": "The requested range", "content": content},
+        "304": {"description": "The content still has the ETag sent"},
     }
 
 
@@ -342,7 +342,7 @@ TAGGED = {"get", "tasks_list", "dags_list", "dags_get", "artifacts_get"}
 CONDITIONAL = {"tasks_update", "cancel", "dead_letters_review"}
 _UNREADABLE: set[type[ShiftworkError]] = {InputError, BadText, TooLarge}
 _UNTAKEN: set[type[ShiftworkError]] = {Malformed, UnsupportedEncoding, Overloaded}
-"""What a body is refused with that cannot be read, is packed, or does not come before the server stops."""
+"""Errors of a body that is unreadable, compressed, or incomplete when the server stops."""
 _STORE: set[type[ShiftworkError]] = {StoreUnavailable, StoreLocked, OperationTimeout}
 
 
@@ -362,7 +362,7 @@ def _common(endpoint: Endpoint) -> set[type[ShiftworkError]]:
 
 
 def _refusals(endpoint: Endpoint) -> dict[str, Any]:
-    """Its own errors by status, and as `default` those that it has in common with others."""
+    """Its own errors by status, and as `default` those common to all."""
     common = _common(endpoint)
     by_status: dict[str, list[type[ShiftworkError]]] = {}
     for error in sorted(set(endpoint.errors) - common, key=lambda kind: kind.code):
@@ -379,7 +379,7 @@ def _refusals(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _codes(errors: Iterable[type[ShiftworkError]]) -> str:
-    return "What any operation may answer; `hint` says what to do: " + ", ".join(f"`{each.code}`" for each in errors)
+    return "Errors of any operation; `hint` says what to do: " + ", ".join(f"`{each.code}`" for each in errors)
 
 
 def _hints(errors: Iterable[type[ShiftworkError]]) -> str:

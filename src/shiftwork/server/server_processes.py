@@ -20,8 +20,7 @@ from typing import NoReturn
 import msgspec
 
 from shiftwork.model.errors import InputError, ShiftworkError, from_dict
-from shiftwork.server import serve as serving
-from shiftwork.server.serve import Options, check_options
+from shiftwork.server.options import STOP_GRACE_SEC, Options, check_options
 from shiftwork.wire.listening import address, listen
 
 log = logging.getLogger("shiftwork.server")
@@ -29,7 +28,7 @@ READY = b"ready"
 CRASH_SEC = 5.0
 """A process that ends before it has lived this long has crashed at its start; then the next one waits."""
 MAX_BACKOFF_SEC = 30.0
-KILL_AFTER_SEC = serving.STOP_GRACE_SEC + 10.0
+KILL_AFTER_SEC = STOP_GRACE_SEC + 10.0
 MAX_REPORT_BYTES = 65_536
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -142,7 +141,7 @@ class ServerProcesses:
         crashes = ended.crashes + 1 if lived < CRASH_SEC else 0
         pause = 0.0 if crashes < 2 else min(MAX_BACKOFF_SEC, 2.0 ** (crashes - 2))
         log.warning(
-            "server process %d ended with %s after %.1f s; a new one starts in %g s",
+            "server process %d ended with %s after %.1f s; restarting in %g s",
             *(ended.pid, _name(os.waitstatus_to_exitcode(status)), lived, pause),
         )
         while pause > 0 and not self._stopping:

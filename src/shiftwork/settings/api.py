@@ -25,9 +25,9 @@ class Settings(Namespace, name="settings", group="Settings"):
         changes: Annotated[SettingsChanges | Mapping[str, Any], Accepts(SettingsChanges)],
         type: Name | None = None,
     ) -> SettingsInForce:
-        """Change settings of the workspace or of a type, all together or none; in force at once.
+        """Change settings of the workspace or of a type, all or none; in force at once.
 
-        The profile is changed first, then settings are unset, then set. A setting that the whole server takes from the
+        The profile is changed first, then settings are unset, then set. A setting that the whole server reads from the
         workspace `default` needs the scope `server`.
         """
 
@@ -39,7 +39,7 @@ class Settings(Namespace, name="settings", group="Settings"):
         type: str | None = None,
         profile: str | None = None,
     ) -> list[InForce]:
-        """Change several settings, and perhaps the profile, all together or none."""
+        """Change several settings, and perhaps the profile, all or none."""
         changes = {"set": dict(values or {}), "unset": [*unset], "profile": profile}
         return (await self.apply(changes, type)).settings
 
@@ -60,5 +60,5 @@ class Settings(Namespace, name="settings", group="Settings"):
         await self.change(profile=profile)
 
     async def list(self, type: str | None = None) -> list[InForce]:
-        """Return every setting in force, of the workspace or for tasks of a type, and where it comes from."""
+        """Return every setting in force for the workspace or for a type, with its source."""
         return (await self.show(type)).settings

@@ -1,4 +1,4 @@
-"""Settings in force per workspace, as this process knows them."""
+"""Caches the settings in force of each workspace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRESH_SEC = 1.0
 
 
 class _Levels(NamedTuple):
-    """What the settings of a workspace are resolved from."""
+    """The levels from which a workspace's settings are resolved."""
 
     profile: str
     own: dict[str, Any]
@@ -33,14 +33,14 @@ class _Levels(NamedTuple):
 
 
 class SettingsCache:
-    """Keeps each workspace's settings resolved; a change in this process is seen at once."""
+    """Keeps each workspace's settings resolved; changes in this process are visible at once."""
 
     def __init__(self, profile: str) -> None:
         self.default_profile = load_profile(profile).name
         self._known: dict[str, tuple[float, Resolver]] = {}
         self._recorded: set[str] = set()
         self._declared: dict[str, tuple[str, Mapping[str, DeclaredType]]] = {}
-        """The types of each workspace, and the version of them that was read."""
+        """The types of each workspace, with the version read."""
 
     async def load(self, tx: Tx, workspace: str) -> Resolver:
         """For use inside a verb."""
@@ -83,7 +83,7 @@ class SettingsCache:
         return self._sort(row["profile"] if row else None, settings, declared)
 
     async def _types(self, tx: Tx, workspace: str, version: str | None) -> Mapping[str, DeclaredType]:
-        """The types of a workspace; read again only where another version of them is in force."""
+        """The types of a workspace; read again only if their version has changed."""
         if version is None:
             return {}
         known = self._declared.get(workspace)
@@ -104,7 +104,7 @@ class SettingsCache:
     async def change(
         self, tx: Tx, workspace: str, scope: str, key: str, value: Any, actor: str, *, unset: bool
     ) -> None:
-        """Set or clear one key, refusing what would not work together with the rest."""
+        """Set or clear one key; refuses values that conflict with the others."""
         change = check_value(key, value) if not unset else {}
         levels = await self._levels(tx, workspace)
         level = levels.own if scope == "" else levels.types.get(scope, {})
@@ -117,29 +117,29 @@ class SettingsCache:
             await tx.run("save_setting", workspace=workspace, scope=scope, key=key, value=text, now=tx.now, actor=actor)
 
     async def in_force(self, tx: Tx, workspace: str, scope: str) -> list[InForce]:
-        """As this transaction sees them, its own changes included."""
+        """The settings as this transaction sees them, including its own changes."""
         return (await self.as_written(tx, workspace)).in_force(scope or None)
 
     async def as_written(self, tx: Tx, workspace: str) -> Resolver:
-        """What `of` knows a moment later: with the changes of this transaction."""
+        """Update the cache with the changes of this transaction."""
         return await self._load(tx, workspace)
 
     async def add(self, tx: Tx, workspace: str) -> None:
-        """Record a workspace with the profile of new ones; one that exists keeps its own."""
+        """Record a workspace with the default profile; an existing one keeps its own."""
         if workspace in self._recorded:
             return
         await tx.run("add_workspace", name=workspace, profile=self.default_profile, now=tx.now)
 
     def has(self, workspace: str) -> bool:
-        """Whether it is known that the workspace is recorded."""
+        """Whether the workspace is known to be recorded."""
         return workspace in self._recorded
 
     def forget_recorded(self, workspace: str) -> None:
-        """A transaction that recorded the workspace may be rolled back."""
+        """Forget that a workspace is recorded: the transaction may be rolled back."""
         self._recorded.discard(workspace)
 
     def mark_recorded(self, workspace: str) -> None:
-        """A transaction that recorded the workspace is committed."""
+        """Remember that a workspace is recorded: the transaction is committed."""
         self._recorded.add(workspace)
 
     async def use_profile(self, tx: Tx, workspace: str, profile: str) -> None:
@@ -148,7 +148,7 @@ class SettingsCache:
         await tx.run("set_profile", name=workspace, profile=profile)
 
     async def check_declared(self, tx: Tx, workspace: str, declared: Mapping[str, DeclaredType]) -> None:
-        """Refuse types whose settings would not work together with the rest."""
+        """Refuse types whose settings conflict with the others."""
         (await self._levels(tx, workspace))._replace(declared=declared).resolver()
 
     def forget(self, workspace: str) -> None:
@@ -156,11 +156,11 @@ class SettingsCache:
 
 
 def _stored(key: str, value: str) -> dict[str, Any]:
-    """A setting of another version that means nothing here is left out: it must not lock its workspace."""
+    """Leave out another version's unknown settings: they must not make the workspace unusable."""
     try:
         return check_value(key, msgspec.json.decode(value))
     except InputError as error:
-        log.warning("a stored setting is not used: %s", error)
+        log.warning("ignoring a stored setting: %s", error)
         return {}
 
 

@@ -25,7 +25,7 @@ AgeingRate = Annotated[float, Meta(ge=0, le=10)]
 
 
 class InForce(msgspec.Struct, frozen=True):
-    """One setting as it is now, and where it comes from."""
+    """One setting in force, with its source."""
 
     key: str
     value: Any
@@ -41,7 +41,7 @@ class SettingsInForce(msgspec.Struct, frozen=True):
 
 
 class SettingsChanges(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Changes that are made together or not at all."""
+    """Changes applied all or none."""
 
     set: dict[str, Any] = {}
     unset: list[Annotated[str, Meta(min_length=1, max_length=255)]] = []
@@ -73,7 +73,7 @@ class Deadline(Part, frozen=True):
 
 
 class FairShare(Part, frozen=True):
-    """Whose tasks take turns, and into how many shares their keys fall."""
+    """Whose tasks alternate, and into how many shares their keys are hashed."""
 
     by: Annotated[str, Meta(max_length=MAX_NAME)] = "none"
     shares: Annotated[int, Meta(ge=1, le=64)] = 16
@@ -144,7 +144,7 @@ class Idempotency(Part, frozen=True):
 
 
 class Breaker(Part, frozen=True):
-    """Stops a type that keeps failing, and tries one task after a while."""
+    """Stops a type that keeps failing, and tests it later with one task."""
 
     failure_threshold: Count = 5
     half_open_after: Seconds = 60
@@ -199,7 +199,7 @@ class Purge(Part, frozen=True):
 
 
 class Guard(Part, frozen=True):
-    """Tasks that match every given field wait for a person."""
+    """Tasks that match every given field need approval."""
 
     type: str | None = None
     tool_name: str | None = None
@@ -212,7 +212,7 @@ class Guard(Part, frozen=True):
 
 
 class Spawn(Part, frozen=True):
-    """How far a task may multiply."""
+    """Bounds on subtasks."""
 
     max_depth: Count = 10
     max_subtasks: Count = 1_000
@@ -254,7 +254,7 @@ class Maintenance(Part, frozen=True):
 
 
 class Alerts(Part, frozen=True):
-    """When someone should look."""
+    """When to raise alerts."""
 
     queue_depth: Count | None = None
     failure_rate: Annotated[float, Meta(ge=0, le=1)] | None = 0.5
@@ -267,7 +267,7 @@ class Alerts(Part, frozen=True):
 
 
 class FrictionTask(Part, frozen=True):
-    """The task that is created about a friction."""
+    """The task created about repeated failures."""
 
     type: str
     title: str = "Find out why {type} keeps failing"
@@ -276,7 +276,7 @@ class FrictionTask(Part, frozen=True):
 
 
 class Friction(Part, frozen=True, kw_only=True):
-    """Work that keeps failing in the same way becomes a task itself."""
+    """Creates a task about a type that keeps failing in the same way."""
 
     failure_rate: Annotated[float, Meta(ge=0, le=1)] = 0.5
     min_count: Annotated[int, Meta(ge=1)] = 10
@@ -401,7 +401,8 @@ class Settings(Part, frozen=True):
 
 
 OF_SERVER = ("maintenance", "operation_max_sec", "snapshots")
-"""What the whole server takes from the workspace `default`: over HTTP it is changed with the scope `server` alone."""
+"""Settings that the whole server reads from the workspace `default`: over HTTP, changing them needs the scope
+`server`."""
 
 REACH: dict[str, Literal["workspace", "type"]] = {
     "ordering": "workspace",

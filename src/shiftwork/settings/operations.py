@@ -1,4 +1,4 @@
-"""What the operations on settings do."""
+"""Implements the operations on settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def _profile(tx: Tx, engine: Engine, workspace: str) -> str:
 async def apply(call: Call, changes: SettingsChanges | Mapping[str, Any], type: str | None = None) -> SettingsInForce:
     assert isinstance(changes, SettingsChanges)
     if type is not None and changes.profile is not None:
-        raise InputError("a profile is of the whole workspace, not of a type", where="type")
+        raise InputError("a profile is for the whole workspace, not for a type", where="type")
     try:
         return await call.run(_apply, call.workspace, type or "", changes)
     finally:

@@ -1,7 +1,7 @@
 """Resolves settings from their levels, with the source of each value; loads the packaged profiles.
 
-The weakest level comes first: default, profile, the profile's own values for a type, workspace, what the
-code of a type declares, the workspace's values for a type, task. A level is nested JSON. Groups add up key by
+The weakest level comes first: default, profile, the profile's own values for a type, workspace, the
+declaration of a type in code, the workspace's values for a type, task. A level is nested JSON. Groups add up key by
 key, lists replace each other, and null switches an optional group off; naming one of its keys at a stronger
 level switches it on.
 """
@@ -34,7 +34,7 @@ PROFILES = tuple(
         key=lambda name: (name != "standard", name),
     )
 )
-"""Each a file of its own; what everyone begins with comes first."""
+"""One file each; the default profile comes first."""
 
 Values = Mapping[str, Any]
 P = TypeVar("P", bound=Part)
@@ -48,7 +48,7 @@ class Layer(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """A named set of settings: those of a document, or of any kind of fleet."""
+    """A named set of settings: of a document, or for a kind of fleet."""
 
     name: str
     values: Values
@@ -56,7 +56,7 @@ class Profile(NamedTuple):
 
 
 class DeclaredType(NamedTuple):
-    """What the code of a type declares: settings, and the JSON Schemas of its payloads and results as texts."""
+    """A type's declaration in code: settings, and the JSON Schemas of its payloads and results as text."""
 
     settings: Values
     payload_schema: bytes | None
@@ -64,7 +64,7 @@ class DeclaredType(NamedTuple):
 
 
 def source_of_code(type_name: str) -> str:
-    """What settings are shown to come from that the code of a type declares."""
+    """The source shown for settings declared in a type's code."""
     return f"code of type {type_name}"
 
 
@@ -103,7 +103,7 @@ KEYS = tuple(_declared(Settings))
 
 
 def resolve(layers: Sequence[Layer]) -> Settings:
-    """The settings that the layers give together, weakest first; the default lies under them all."""
+    """Merge the layers' settings, weakest first, on top of the defaults."""
     return _stack(Settings(), layers)
 
 
@@ -140,7 +140,7 @@ def _changed(field: _Field, current: Any, value: Any, key: str, source: str) -> 
 
 
 def _switch_on(group: type[Part], values: Values, key: str, source: str) -> Part:
-    """A group that was off starts from its own defaults; what has none must be given."""
+    """A group that was off starts from its own defaults; values without one must be given."""
     given = {}
     for name, value in values.items():
         inner = f"{key}.{name}"
@@ -223,7 +223,7 @@ _CHECKS: dict[str, Callable[[Any], str | None]] = {
 
 
 def _check_together(s: Settings) -> None:
-    """What each level may say alone, but not together with what the others say."""
+    """Refuse combinations of values that are only valid separately."""
     if s.retry.strategy == "schedule" and not s.retry.schedule_sec:
         raise InputError("The strategy `schedule` needs at least one delay", where="retry.schedule_sec")
     if s.warning_at > s.critical_at:
@@ -231,7 +231,7 @@ def _check_together(s: Settings) -> None:
 
 
 MAX_KEY_LENGTH = 100
-"""Characters of a key that could be a known one with a mistake in it."""
+"""The most characters of a key for which similar keys are searched."""
 
 
 def _unknown(key: str, source: str) -> UnknownSetting:
@@ -241,9 +241,9 @@ def _unknown(key: str, source: str) -> UnknownSetting:
 
 
 def nearest(key: str) -> list[str]:
-    """Known keys that look like this one, best first; a last part that fits counts as well as the whole."""
+    """Similar known keys, best first; a match of the last part counts as much as of the whole."""
     if len(key) > MAX_KEY_LENGTH:
-        return []  # it looks like none of them, and to compare it with each takes a while
+        return []  # too long to resemble any key, and comparing takes long
     known = [*KEYS, *(k for k, f in _fields(Settings).items() if f.group and not f.optional)]
     whole = difflib.get_close_matches(key, known, n=3, cutoff=0.7)
     last = key.rpartition(".")[2]
@@ -289,7 +289,7 @@ def _sources(layers: Sequence[Layer]) -> dict[str, str]:
 
 
 def mentioned(values: Values) -> dict[str, Any]:
-    """What a level of settings says, by dotted key."""
+    """The values of a level of settings, by dotted key."""
     return dict(_mentioned(Settings, values))
 
 
@@ -305,7 +305,7 @@ def _mentioned(part: type[Part], values: Values, prefix: str = "") -> Iterator[t
 def check_value(key: str, value: Any) -> dict[str, Any]:
     """The nested form of one dotted key, once the key is known and the value fits it.
 
-    Whether it also fits what the other levels say is known only after `merge` and `resolve`.
+    Conflicts with other levels are only found by `merge` and `resolve`.
     """
     part: type[Part] = Settings
     source = "the request"
@@ -330,7 +330,7 @@ def _check_field(field: _Field, value: Any, key: str, source: str) -> None:
 
 
 def merge(values: Values, change: Values) -> dict[str, Any]:
-    """A level of settings with a change laid over it, still as a level: null stays null."""
+    """A level of settings with a change applied, still as a level: null stays null."""
     merged = dict(values)
     for name, value in change.items():
         old = merged.get(name)
@@ -340,7 +340,7 @@ def merge(values: Values, change: Values) -> dict[str, Any]:
 
 
 def drop(values: Values, key: str) -> dict[str, Any]:
-    """A level of settings without this dotted key, so that weaker levels show through again."""
+    """A level of settings without this dotted key, so that weaker levels apply again."""
     name, _, rest = key.partition(".")
     kept = {k: v for k, v in values.items() if k != name}
     inner = values.get(name)
@@ -373,7 +373,7 @@ def _with_nulls(value: Any) -> Any:
 
 
 class Resolver:
-    """The settings in force in one workspace, ready for every type; wrong settings show when it is made.
+    """The settings in force in one workspace, resolved for every type; invalid settings raise on creation.
 
     A task without settings of its own costs one lookup.
     """
@@ -393,23 +393,23 @@ class Resolver:
         own = {*profile.types, *self._types, *(name for name, each in self._declared.items() if each.settings)}
         self._by_type = {name: resolve(self.layers(name)) for name in own}
         self.plans: dict[Any, Any] = {}
-        """What submissions worked out from these settings, kept as long as they are in force."""
+        """Values that submissions derived from these settings, cached as long as they are in force."""
 
     def settings(self, type_name: str | None = None, task: Values | None = None) -> Settings:
-        """What is in force for a task of this type with these settings of its own."""
+        """The settings in force for a task of this type with these settings of its own."""
         found = self._base if type_name is None else self._by_type.get(type_name, self._base)
         return _stack(found, [self._task_layer(task)]) if task else found
 
     def declared(self, type_name: str) -> DeclaredType | None:
-        """What the code of a type declares, where it is registered."""
+        """The type's declaration in code, if registered."""
         return self._declared.get(type_name)
 
     def anywhere(self, holds: Callable[[Settings], bool]) -> bool:
-        """Whether this is so in the workspace, or for one of the types with settings of their own."""
+        """Whether this holds for the workspace, or for any type with settings of its own."""
         return holds(self._base) or any(map(holds, self._by_type.values()))
 
     def layers(self, type_name: str | None = None, task: Values | None = None) -> list[Layer]:
-        """The layers that have something to say, weakest first."""
+        """The non-empty layers, weakest first."""
         name = self._profile.name
         stack = [Layer(f"profile {name}", self._profile.values)]
         if type_name is not None and type_name in self._profile.types:
@@ -438,7 +438,7 @@ class Resolver:
 
 
 def _check_reach(layer: Layer, level: Literal["type", "task"]) -> None:
-    """Refuse what belongs to a level above: else a submitter could lift the guard that stops its task."""
+    """Refuse keys of a higher level: otherwise a submitter could lift the guard that stops its task."""
     for name in layer.values:
         reach = declared.REACH.get(name, "task")
         if reach == "workspace" or (reach == "type" and level == "task"):

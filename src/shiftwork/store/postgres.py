@@ -12,10 +12,8 @@ import functools
 import logging
 import math
 import random
-import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -36,50 +34,24 @@ from shiftwork.model.silence import Stall
 from shiftwork.store import crash_points, deadline, postgres_growth, postgres_joining, postgres_sessions
 from shiftwork.store.migrate import Allowed
 from shiftwork.store.postgres_clock import DatabaseClock
-from shiftwork.store.postgres_connecting import open_connection
 from shiftwork.store.postgres_errors import AGAIN, LOST, PAUSED, says, translate
 from shiftwork.store.postgres_growth import TableGrowth, tell_planner
+from shiftwork.store.postgres_notices import Notices
 from shiftwork.store.postgres_opening import SET_LOCAL, connect, split_url
 from shiftwork.store.postgres_pool import Connections, give_up, roll_back
-from shiftwork.store.postgres_schema import PUBLIC, channels
-from shiftwork.store.postgres_sessions import LostAnswers, SilentSessions, Waits, note_loss, session_name, until_lost
+from shiftwork.store.postgres_schema import PUBLIC
+from shiftwork.store.postgres_sessions import SessionWatch, session_name
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
 from shiftwork.store.stalls import StallDetector, passed
 from shiftwork.store.store import Clock, Row, Verb
-from shiftwork.store.wakes import LocalWakes
 
 T = TypeVar("T")
-Item = TypeVar("Item", int, str)
 log = logging.getLogger("shiftwork.store")
-
-NOTIFY_EVERY_SEC = 0.005
-"""A lane is announced to other processes at most this often: a storm of submits is not a storm of wake-ups."""
-
-IDLE_SEC = 0.02
-"""After this long without a notice, the next one is sent in the same statement as its work and arrives half a
-millisecond sooner. Not always: commits with a notice wait for each other, in all processes of a fleet."""
-
-NOTICE_TRIES = 3
-"""Attempts to send a notice over connections that turn out to be broken."""
-
-LISTEN_AGAIN_SEC = 0.25
-LISTEN_AGAIN_MAX_SEC = 2.0
-"""Delay before the first attempt to reconnect the listener, and the maximum delay between later ones."""
-
-LAST_NOTICE_SEC = 1.0
-MAX_NOTIFIED = 200
-"""Lanes in one payload, which holds 8,000 bytes at most."""
 
 UNKNOWN = "It is unknown whether this was done; read the task before you try again."
 DEADLOCK_TRIES = 5
 RECONNECT_SEC = 10.0
 """How long a verb that has not reached its commit is tried again while the server restarts or fails over."""
-
-RESTED_SEC = 10.0
-"""After this long without an answer a connection is asked first: a network may have dropped it silently."""
-
-ANSWER_SEC = 5.0
-"""A query that needs no lock and no disk is answered within this time, or never."""
 
 BEGIN = "begin"
 BEGIN_READING = "begin isolation level repeatable read read only"
@@ -108,29 +80,19 @@ class PostgresStore:
         self.url = url
         self.schema = schema
         """The schema of the queue's tables."""
-        self._session = session
-        self._ready_channel, self._ends_channel = channels(schema)
-        self.wakes: LocalWakes[int] = LocalWakes()
-        self.ends: LocalWakes[str] = LocalWakes()
         self.operation_max_sec = 30.0
         self.refusal: ShiftworkError | None = None
         self.dsn = dsn
         self._connections = Connections(pool)
         self.direct_dsn = listen_dsn
+        self._notices = Notices(schema, listen_dsn, session, self._connection)
         self._behind_pooler = behind_pooler
         self._each_time = SET_LOCAL if behind_pooler else ""
         self._database_clock = DatabaseClock()
         self._clock = clock or self._database_clock.now
         self.stall_detector = StallDetector(self._clock, watches_clock=clock is None)
-        self._instance = secrets.token_hex(4)
-        self._to_notify: set[int] = set()
-        self._ends_to_notify: set[str] = set()
-        self._notifier: asyncio.Task[None] | None = None
         self._growth = TableGrowth()
         self._reporting: asyncio.Task[None] | None = None
-        self._noticed_at = 0.0
-        self._messenger: Any = None
-        self._aside_alone = asyncio.Lock()
         self._background: list[asyncio.Task[None]] = []
         self._doubted_at = self._expired_at = 0.0
         """When a call last broke or timed out, and when the connections were last replaced."""
@@ -225,6 +187,8 @@ class PostgresStore:
                 if deadlocks >= DEADLOCK_TRIES:
                     raise StoreLocked(f"PostgreSQL: {says(error)}", hint="Try again.") from error
                 await asyncio.sleep(random.uniform(0, 0.01 * 2**deadlocks))
+            except asyncpg.LockNotAvailableError:
+                pass  # it has given back the locks that it had, and waits again
             except PAUSED as error:
                 gone_since = gone_since or time.monotonic()
                 if self._closed or time.monotonic() - gone_since > RECONNECT_SEC:
@@ -275,7 +239,7 @@ class PostgresStore:
         finally:
             # Even if the caller is gone or the outcome is unknown: a needless wake-up is harmless.
             if tx.wakes or tx.ended:
-                self._announce(tx, announced=announced)
+                self._notices.announce(tx, announced=announced)
         connection.record_answer()
         self._note_return()
         if tx.added:
@@ -297,6 +261,7 @@ class PostgresStore:
             raise  # nothing was changed there
         except LOST as error:
             self._doubted_at = passed()
+            self._away_since = self._away_since or self.now()
             give_up(connection)
             # The server may have committed: a retry could do it twice, so the caller must check.
             what = f"the connection broke during the commit: {says(error)}"
@@ -353,8 +318,9 @@ class PostgresStore:
     async def _borrow(self) -> Any:
         """A connection of the pool that has answered recently, or answers now."""
         connection = await self._connections.borrow()
+        trusted_since = max(passed() - postgres_sessions.RESTED_SEC, self._doubted_at)
         # Behind a pooler the answer would wait for a session, and say nothing about the network.
-        if not self._behind_pooler and not connection.has_answered_since(max(passed() - RESTED_SEC, self._doubted_at)):
+        if not self._behind_pooler and not connection.has_answered_since(trusted_since):
             try:
                 await self._ask(connection)
             except BaseException:
@@ -366,7 +332,7 @@ class PostgresStore:
         """Check before beginning anything that the server still answers; if not, trust no connection."""
         asked_at = passed()
         try:
-            await connection.execute("select 1", timeout=ANSWER_SEC)
+            await connection.execute("select 1", timeout=postgres_sessions.ANSWER_SEC)
         except BaseException as error:
             give_up(connection)
             if isinstance(error, LOST) and self._expired_at < asked_at:
@@ -381,7 +347,7 @@ class PostgresStore:
         """
         if not tx.begun:
             return await self._commit_alone(tx, left)
-        notice = self._notice(tx)
+        notice = self._notices.with_commit(tx)
         try:
             await connection.execute("commit" + notice, timeout=left)
         except NO_NOTICE as error:
@@ -395,12 +361,20 @@ class PostgresStore:
         return bool(notice)
 
     async def _commit_alone(self, tx: PostgresTx, left: float) -> bool:
-        idle = self._is_quiet() and passed() - self._noticed_at > IDLE_SEC
-        if not (idle and tx.wakes and not tx.told_ends and tx.can_tell()):
-            await tx.flush(left)
-            return False
-        self._notifier = asyncio.create_task(self._notify_others(NOTIFY_EVERY_SEC))
-        return await tx.flush_and_tell(self._ready_channel, self._payload(tx.wakes), left)
+        if self._notices.can_join(tx):
+            return await tx.flush_and_tell(*self._notices.joined(tx), left)
+        await tx.flush(left)
+        return False
+
+    def lane_wakes(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[int]]]:
+        return self._notices.lane_wakes()
+
+    @property
+    def announces_ends(self) -> bool:
+        return self.direct_dsn is not None
+
+    def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
+        return self._notices.endings()
 
     def now(self) -> float:
         return self._clock()
@@ -422,15 +396,12 @@ class PostgresStore:
         if self._closed:
             return
         self._closed = True
-        last = [self._notifier] if self._notifier else []
-        if last:  # a program that submits and exits has not notified others yet
-            await asyncio.wait(last, timeout=LAST_NOTICE_SEC)
-        tasks = [*self._background, *last, *([self._reporting] if self._reporting else [])]
+        await self._notices.send_last()
+        tasks = [*self._background, *([self._reporting] if self._reporting else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._messenger is not None:
-            self._messenger.terminate()
+        self._notices.close()
         try:
             await asyncio.wait_for(self._connections.close(), 5)
         except (TimeoutError, OSError, asyncpg.PostgresError):
@@ -447,156 +418,21 @@ class PostgresStore:
                 await self._measure_clock()
 
     async def _watch_sessions(self) -> None:
-        silence, lost, waits = SilentSessions(), LostAnswers(), Waits()
+        watch = SessionWatch()
         while True:
-            began = passed()
-            await asyncio.sleep(postgres_sessions.LOOK_EVERY_SEC)
-            if passed() - began > 1.5 * postgres_sessions.LOOK_EVERY_SEC:
-                # This process itself was suspended, so its own sessions look silent.
-                silence, lost = SilentSessions(), LostAnswers()
-            try:
-                await self._connections.return_spare()
-                async with self._aside() as connection:
-                    await silence.end(connection)
-                    in_use = self._connections.in_use
-                    if in_use and not self._behind_pooler:  # a pooler gives sessions its own process ids
-                        await waits.tell(connection, [used.get_server_pid() for used in in_use])
-                        if await lost.end(connection, in_use):
-                            self._doubted_at = passed()
-            except (asyncpg.PostgresError, *LOST) as error:
-                log.info("could not check for silent sessions: %s", error)
+            await watch.pause()
+            if not await self._look(watch):
+                await self._look(watch)  # over a new connection: a network may have dropped that one, too
 
-    @asynccontextmanager
-    async def _aside(self) -> AsyncIterator[Any]:
-        """A connection outside the pool, whose own may be waiting for locks; behind a pooler, one of the pool's."""
-        if self.direct_dsn is None or self._closed:
-            async with self._connection() as connection:
-                yield connection
-            return
-        async with self._aside_alone:
-            if self._messenger is None or self._messenger.is_closed():
-                # A notice need not wait for the disk like other commits: losing one only delays work until the next
-                # poll.
-                settings = {"synchronous_commit": "off", **self._session}
-                self._messenger = await open_connection(
-                    self.direct_dsn, command_timeout=ANSWER_SEC, server_settings=settings
-                )
-            try:
-                yield self._messenger
-            except TimeoutError:
-                self._messenger.terminate()
-                raise
-
-    def _notice(self, tx: PostgresTx) -> str:
-        """The notification to send with the commit, which saves a round trip. None soon after an earlier one."""
-        if not (tx.wakes or tx.told_ends) or not self._is_quiet():
-            return ""
-        self._notifier = asyncio.create_task(self._notify_others(NOTIFY_EVERY_SEC))
-        return f"; set local synchronous_commit = off; {self._notify(tx.wakes, tx.told_ends)}"
-
-    def _announce(self, tx: PostgresTx, *, announced: bool) -> None:
-        """Wake waiters in this process; notify others now or, soon after an earlier notice, with the next one."""
-        if tx.wakes:
-            self.wakes.announce(frozenset(tx.wakes))
-        if tx.ended:
-            self.ends.announce(frozenset(tx.ended))
-        if announced:
-            return
-        self._to_notify |= tx.wakes
-        self._ends_to_notify |= tx.told_ends
-        if (tx.wakes or tx.told_ends) and self._is_quiet():
-            self._notifier = asyncio.create_task(self._notify_others(0))
-
-    def _is_quiet(self) -> bool:
-        return self._notifier is None or self._notifier.done()
-
-    def _notify(self, lanes: set[int], ended: set[str]) -> str:
-        """Only digits, letters, dashes, colons and commas: safe to quote."""
-        said = [(self._ready_channel, self._payload(lanes))] if lanes else []
-        if ended:
-            said.append((self._ends_channel, self._payload(ended)))
-        return "; ".join(f"notify {channel}, '{payload}'" for channel, payload in said)
-
-    def _payload(self, items: AbstractSet[Item]) -> str:
-        self._noticed_at = passed()
-        # Too many for a payload: send an empty list, which means all.
-        names = ",".join(str(item) for item in sorted(items)) if len(items) <= MAX_NOTIFIED else ""
-        return f"{self._instance}:{names}"
-
-    async def _notify_others(self, after_sec: float) -> None:
-        """Notify others, in one notice, of everything announced within a few milliseconds after a notice."""
-        await asyncio.sleep(after_sec)
-        tries = 0
-        while self._to_notify or self._ends_to_notify:
-            lanes, self._to_notify = self._to_notify, set()
-            ended, self._ends_to_notify = self._ends_to_notify, set()
-            try:
-                async with self._aside() as connection:
-                    await connection.execute(self._notify(lanes, ended))  # plain: no transaction behind a pooler
-                tries = 0
-            except (asyncpg.PostgresError, *LOST) as error:
-                tries += 1
-                if isinstance(error, LOST) and tries < NOTICE_TRIES:
-                    self._to_notify |= lanes
-                    self._ends_to_notify |= ended
-                else:
-                    log.info("a wake-up was not sent (%s); the poll finds the work", error)
-            await asyncio.sleep(NOTIFY_EVERY_SEC)
-
-    def lane_wakes(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[int]]]:
-        return self._announced(self._ready_channel, self.wakes, int)
-
-    @property
-    def announces_ends(self) -> bool:
-        return self.direct_dsn is not None
-
-    def endings(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[str]]]:
-        return self._announced(self._ends_channel, self.ends, str)
-
-    @asynccontextmanager
-    async def _announced(
-        self, channel: str, wakes: LocalWakes[Item], kind: Callable[[str], Item]
-    ) -> AsyncIterator[AsyncIterator[frozenset[Item]]]:
-        listener = asyncio.create_task(self._listen(channel, wakes, kind)) if self.direct_dsn else None
+    async def _look(self, watch: SessionWatch) -> bool:
         try:
-            async with wakes.subscribe() as stream:
-                yield stream
-        finally:
-            if listener is not None:
-                listener.cancel()
-                await asyncio.gather(listener, return_exceptions=True)
-
-    async def _listen(self, channel: str, wakes: LocalWakes[Item], kind: Callable[[str], Item]) -> None:
-        """Keep one direct connection listening; after each reconnect look at all lanes, since wakes were missed."""
-        logged, pause = False, LISTEN_AGAIN_SEC
-        assert self.direct_dsn is not None
-
-        def heard(_connection: Any, _pid: int, _channel: str, payload: object) -> None:
-            sender, _, named = str(payload).partition(":")
-            if sender != self._instance:
-                wakes.announce(frozenset(kind(each) for each in named.split(",") if each))
-
-        while True:
-            lost = asyncio.Event()
-            why: object = "the connection has ended"
-            try:
-                connection = await open_connection(
-                    self.direct_dsn, command_timeout=ANSWER_SEC, server_settings=self._session
-                )
-                try:
-                    connection.add_termination_listener(functools.partial(note_loss, lost))
-                    await connection.add_listener(channel, heard)
-                    if logged:
-                        log.info("listening for wake-ups again")
-                    logged, pause = False, LISTEN_AGAIN_SEC
-                    wakes.announce(frozenset())
-                    await until_lost(connection, lost, RESTED_SEC)
-                finally:
-                    connection.terminate()
-            except (asyncpg.PostgresError, *LOST) as error:
-                why = error
-            if not logged:  # logged once, however long the database is unreachable
-                log.info("not listening for wake-ups (%s); polling continues", why)
-                logged = True
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LISTEN_AGAIN_MAX_SEC)
+            await self._connections.return_spare()
+            async with self._notices.side_connection() as connection:
+                # On another way, to a pooler or a server named for wake-ups, their process ids mean something else.
+                known = self._connections.in_use if self.direct_dsn == self.dsn else []
+                if await watch.look(connection, known):
+                    self._doubted_at = passed()
+        except (asyncpg.PostgresError, *LOST) as error:
+            log.info("could not check for silent sessions: %s", error)
+            return False
+        return True

@@ -28,12 +28,16 @@ SESSION = {
     "max_parallel_workers_per_gather": "0",
     "plan_cache_mode": "force_generic_plan",
     "idle_in_transaction_session_timeout": "10s",
+    "lock_timeout": "5s",
 }
 """Our statements reach few rows by index. Without statistics, right after a bulk load, the planner would scan the whole
 table for a batch of 500; and it would plan each batch again, because it sees its length (0.3 ms per claim). A generic
 plan assumes that one task in 200 matches: with a million tasks it would start parallel workers to read three rows (10
-ms). A process suspended inside a transaction must not hold its locks forever: the whole fleet may be waiting for
-them."""
+ms).
+
+A process suspended inside a transaction must not hold its locks forever: the whole fleet may be waiting for them. Nor
+may its other sessions acquire them one after the other: a call that has waited this long for a lock releases the locks
+it holds and starts again."""
 
 SET_LOCAL = "".join(f"; set local {name} = '{value}'" for name, value in SESSION.items())
 """The same for one transaction, behind a pooler that shares the connection. Costs 0.15 ms each time, so only there."""

@@ -32,7 +32,7 @@ class Connections:
 
     @property
     def in_use(self) -> list[Any]:
-        return list(self._lent)
+        return [connection for connection in self._lent if _is_open(connection)]
 
     async def borrow(self) -> Any:
         """Borrow a connection; `give_back` must follow."""

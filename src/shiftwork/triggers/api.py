@@ -39,7 +39,7 @@ Values = Annotated[Mapping[str, Any], Accepts(dict[Name, Any])]
 
 
 class Triggers(Namespace, name="triggers", group="Triggers"):
-    """What starts work by itself: schedules, webhooks, files, ends of DAGs, events."""
+    """Triggers start work automatically: by schedules, webhooks, files, ends of DAGs, events."""
 
     @operation("PUT /api/triggers/{name}", "operate", errors=(*_NOT_SUBMITTED, CircularDependency, ConflictError))
     async def save(
@@ -65,25 +65,25 @@ class Triggers(Namespace, name="triggers", group="Triggers"):
 
     @operation("GET /api/triggers/{name}/firings", "read", envelope="firings", errors=(NotFound,))
     async def firings(self, name: Name, *, limit: PageSize = 20) -> list[Firing]:
-        """Return the last firings of a trigger, with what each created or why it created nothing."""
+        """Return the last firings of a trigger, with the tasks created or why there are none."""
 
     @operation("POST /api/triggers/{name}/pause", "operate", errors=(NotFound,))
     async def pause(self, name: Name) -> Trigger:
-        """Stop a trigger from firing until it is resumed; what happens meanwhile is skipped."""
+        """Pause a trigger until it is resumed; occasions in between are skipped."""
 
     @operation("POST /api/triggers/{name}/resume", "operate", errors=(NotFound,))
     async def resume(self, name: Name) -> Trigger:
-        """Let a trigger fire again, from now on."""
+        """Resume a trigger, from now on."""
 
     @operation("DELETE /api/triggers/{name}", "operate", envelope="removed")
     async def remove(self, name: Name) -> bool:
-        """Remove a trigger and its firings; what it created stays. False if there is none."""
+        """Remove a trigger and its firings; tasks it created stay. False if there is none."""
 
     @operation("POST /api/triggers/{name}/fire", "submit", errors=(NotFound, *_SUBMITTED, TooManyRequests))
     async def fire(
         self, name: Name, *, parameters: Values = {}, facts: Template = {}, reason: Text | None = None
     ) -> Firing:
-        """Create now what a trigger creates: with these `parameters`, or from `facts` as its source reports them."""
+        """Fire a trigger now: with these `parameters`, or with `facts` in the form of its source."""
 
     @operation("POST /api/triggers/{name}/preview", "read", errors=(NotFound, *_NOT_SUBMITTED), key="never")
     async def preview(
@@ -97,7 +97,7 @@ class Triggers(Namespace, name="triggers", group="Triggers"):
 
 
 class Hooks(Namespace, name="hooks", group="Triggers"):
-    """Where other programs post to; served over HTTP alone."""
+    """Endpoints for other programs; served over HTTP only."""
 
     @operation(
         "POST /api/hooks/{name}",
@@ -109,7 +109,7 @@ class Hooks(Namespace, name="hooks", group="Triggers"):
         raw_body=True,
     )
     async def receive(self, name: Name) -> Firing:
-        """Accept what another program posts to a hook. No token is needed: the signature is the credential.
+        """Accept a request to a hook. No token is needed: the signature is the credential.
 
         The body is JSON or a form; the trigger says which headers sign it. A repeated delivery is answered with the
         result of the first.

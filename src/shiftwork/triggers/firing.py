@@ -13,7 +13,7 @@ from shiftwork.engine.prepare import Plans, Prepared, prepare
 from shiftwork.engine.submit import DagFields, ceiling, lanes_of, submit
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import check, ids
-from shiftwork.model.errors import TooLarge
+from shiftwork.model.errors import NotFound, TooLarge
 from shiftwork.model.task import NewDag, NewTask, Submitted
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
@@ -22,12 +22,12 @@ from shiftwork.triggers import templates
 from shiftwork.triggers.model import Firing, Kind, Overlap, Source
 from shiftwork.triggers.policy import MAX_CHAIN_LENGTH
 from shiftwork.triggers.templates import Parameter
-from shiftwork.validation.operations import MAX_STEPS
+from shiftwork.validation.schema import MAX_STEPS_TOGETHER
 
 KEEP_FIRINGS_SEC = 30 * 86_400.0
-"""So long a delivery is known again when it comes a second time."""
+"""How long a repeated delivery is recognized."""
 LOOKED_BACK = 20
-"""Of this many of the last firings it is checked whether their work continues."""
+"""How many of the last firings are checked for unfinished work."""
 
 
 class Template(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -39,7 +39,7 @@ class Template(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ArmedTrigger(NamedTuple):
-    """A trigger as its row says."""
+    """A trigger, read from its row."""
 
     id: str
     workspace: str
@@ -51,12 +51,12 @@ class ArmedTrigger(NamedTuple):
 
     @property
     def actor(self) -> str:
-        """Who creates what it creates."""
+        """The creator of its tasks."""
         return f"cron:{self.name}" if self.kind == "cron" else f"trigger:{self.name}"
 
 
 class FiringCause(NamedTuple):
-    """What a trigger goes off for."""
+    """The occasion of a firing."""
 
     key: str
     facts: Mapping[str, Any] = {}
@@ -64,6 +64,20 @@ class FiringCause(NamedTuple):
     depth: int = 0
     data: Mapping[str, Any] = {}
     by_hand: bool = False
+
+
+async def lock(tx: Tx, workspace: str, name: str) -> Row:
+    return _there(await tx.one("lock_trigger", workspace=workspace, name=name), name)
+
+
+async def find(tx: Tx, workspace: str, name: str) -> Row:
+    return _there(await tx.one("find_trigger", workspace=workspace, name=name), name)
+
+
+def _there(row: Row | None, name: str) -> Row:
+    if row is None:
+        raise NotFound(f"there is no trigger {name!r}", where="name")
+    return row
 
 
 def armed_trigger(row: Row) -> ArmedTrigger:
@@ -79,7 +93,7 @@ def shown(name: str, row: Row, *, duplicate: bool = False) -> Firing:
 
 
 def describe(template: Template, actor: str, cause: FiringCause) -> Template:
-    """The task or DAG with its parameters filled in, and who asks for it."""
+    """The task or DAG with its parameters filled in, and its creator."""
     values = templates.values(template.parameters, cause.facts, cause.given)
     trigger_type = {} if cause.by_hand else {"trigger_type": "autopilot"}
     own = {"created_by": actor, **trigger_type}
@@ -138,12 +152,12 @@ def _refuse_long_checks(tasks: Sequence[NewTask], resolver: Resolver) -> None:
         for task, each in schemas
         if each is not None and each.payload_schema is not None
     )
-    if steps > MAX_STEPS:
+    if steps > MAX_STEPS_TOGETHER:
         raise TooLarge("checking the payloads of this DAG against their types takes too long", where="dag.tasks")
 
 
 async def fire(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, cause: FiringCause) -> Firing:
-    """Create what the trigger says, unless it went off for this before or must not now."""
+    """Fire the trigger, unless it already fired for this occasion or must not now."""
     place = {"trigger_id": trigger.id, "key": cause.key}
     if await tx.one("take_firing", **place, now=tx.now, depth=cause.depth) is None:
         before = await tx.one("read_firing", **place)  # a second statement: the first may have waited for it
@@ -161,7 +175,7 @@ async def fire(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, ca
 
 
 async def skip(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, cause: FiringCause, reason: str) -> None:
-    """Note that the trigger went off for nothing, unless that is known."""
+    """Record a firing that created nothing, unless that is already recorded."""
     place = {"trigger_id": trigger.id, "key": cause.key}
     if await tx.one("take_firing", **place, now=tx.now, depth=cause.depth) is not None:
         await _skip(tx, engine, caller, trigger, cause, reason)
@@ -224,7 +238,7 @@ async def _end(
 
 
 def emit(work: UnitOfWork, trigger: ArmedTrigger, firing: Firing, more: Mapping[str, Any]) -> None:
-    """What came of it: the tasks it created, or why there are none."""
+    """Record the outcome: the tasks created, or why there are none."""
     came = {"tasks": firing.tasks, "dag_id": firing.dag_id} if firing.outcome == "fired" else {"reason": firing.reason}
     data = {"trigger": trigger.name, "kind": trigger.kind, "key": firing.key, **came, **more}
     dag_id = None if firing.dag_id is None else ids.parse(firing.dag_id)

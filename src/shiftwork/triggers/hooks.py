@@ -1,4 +1,4 @@
-"""Deliveries to a hook: believed by their signature, fired for once, and reported when they are refused."""
+"""Deliveries to a hook: verified by signature, fired once, and reported if refused."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ from shiftwork.model.errors import (
 from shiftwork.operation.local import Call
 from shiftwork.store.store import Row, Tx
 from shiftwork.triggers import firing, policy
-from shiftwork.triggers.firing import ArmedTrigger, FiringCause, armed_trigger
+from shiftwork.triggers.firing import ArmedTrigger, FiringCause, armed_trigger, lock
 from shiftwork.triggers.model import Firing, Hook
-from shiftwork.triggers.operations import lock
 from shiftwork.triggers.policy import HookDelivery, Refused
 
 log = logging.getLogger("shiftwork.engine")
@@ -50,9 +49,7 @@ class KnownHook(NamedTuple):
 
 
 def is_news(engine: Engine, trigger_id: str) -> bool:
-    """Whether a refusal is notified of: one in a while for each hook and process, which costs a transaction and a
-    line.
-    """
+    """Whether to report a refusal: rarely per hook and process, because it costs a transaction and a log line."""
     engine.counters["hook_refused"] += 1
     now = engine.store.now()
     if now - engine.refusals.get(trigger_id, -math.inf) < ALERT_EVERY_SEC:
@@ -62,7 +59,7 @@ def is_news(engine: Engine, trigger_id: str) -> bool:
 
 
 def refusal(name: str) -> HookRefused:
-    """The same for every reason: who forges one learns nothing, not even whether there is such a hook."""
+    """The same error for every reason: a forger learns nothing, not even whether the hook exists."""
     return HookRefused(f"the delivery to the hook {name!r} is not accepted", where="signature")
 
 

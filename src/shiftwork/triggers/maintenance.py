@@ -1,6 +1,6 @@
 """Fires the triggers whose time or event has come.
 
-Its turn elects the process; each firing is a transaction of its own after that, so that one that fails undoes no other.
+The job elects the process; each firing is then a transaction of its own, so that a failure undoes no other firing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from shiftwork.engine import event_log, read
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.unit_of_work import UnitOfWork
-from shiftwork.maintenance.jobs import BATCH, Counts
+from shiftwork.maintenance.model import BATCH, Counts
 from shiftwork.model import ids
 from shiftwork.model.errors import ConflictError, InputError
 from shiftwork.store.store import Row, Tx
@@ -88,7 +88,7 @@ async def _fire_schedule(engine: Engine, trigger_id: str) -> int:
 
 
 async def fire_due(tx: Tx, engine: Engine, trigger_id: str) -> int:
-    """Fire a schedule for what is due of it; how often it fired. Where another process is at it, not at all."""
+    """Fire a schedule's due ticks; returns how often it fired, 0 if another process is firing it."""
     turn = await _take(tx, trigger_id)
     if turn is None:
         return 0
@@ -146,9 +146,9 @@ async def _advance(tx: Tx, turn: _DueSchedule) -> None:
 
 
 async def follow(engine: Engine) -> int:
-    """Read the log on from where triggers have read it, and fire for what they wait for.
+    """Read the log from the triggers' cursor, and fire for matching events.
 
-    The cursor moves after the firings: anyone who dies between goes over the same events again, each of which fires
+    The cursor moves after the firings: after a crash in between, the same events are read again, and each fires only
     once.
     """
     fired = 0
@@ -165,7 +165,7 @@ async def follow(engine: Engine) -> int:
 
 
 async def _hits(rows: Sequence[Row], tx: Tx) -> list[EventMatch]:
-    """Asks anew who follows: a trigger that was saved since may wait for these events, which are read only once."""
+    """Reads the followers again: a trigger saved since may wait for these events, which are read only once."""
     found, _ = await followers(tx)
     return await hits(tx, found, rows)
 

@@ -103,7 +103,7 @@ class SavedTrigger(msgspec.Struct, frozen=True):
     secret: str | None = None
 
     def __repr__(self) -> str:
-        """Without the secret, which has no place in a log or a traceback."""
+        """Without the secret, which must not appear in a log or a traceback."""
         return f"SavedTrigger({self.trigger.name!r})"
 
 
@@ -119,7 +119,7 @@ class Firing(msgspec.Struct, frozen=True):
     tasks: list[str] = []
     dag_id: str | None = None
     duplicate: bool = False
-    """It went off for this before: this is what came of it then."""
+    """It already fired for this: this was the outcome."""
 
 
 class Preview(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The command that an output must pass, as a task names it; a worker reads it without the rest of validation."""
+"""The tests' command of a task, in a module of its own so that workers need not load the rest of validation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command_of(schema: Any) -> Trial:
 
 
 def tests_of(output: Mapping[str, Any] | None) -> Trial | None:
-    """The command that a task's output must pass; None where it names none."""
+    """The command that a task's output must pass; None without one."""
     asked = output is not None and output.get("validation") == "test-pass"
     schema = output.get("validation_schema") if output is not None and asked else None
     return None if schema is None else command_of(schema)

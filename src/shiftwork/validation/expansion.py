@@ -1,8 +1,8 @@
 """Bounds the cost of validating with a JSON Schema: its references and alternatives, expanded.
 
-A validator evaluates each alternative at each place of the data, and follows each reference again wherever it stands:
-forty definitions that name the next one twice are 2^40 evaluations of a number. The sums here are upper bounds, counted
-without data: how often schemas are evaluated at one place, by how deep in the data the place lies.
+A validator evaluates each alternative at each place of the data, and follows a reference at every occurrence: forty
+definitions that name the next one twice mean 2^40 evaluations of a number. The sums here are upper bounds, computed
+without data: how often schemas are evaluated at one place, by its depth in the data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shiftwork.validation import patterns
 from shiftwork.validation.schema_references import LISTS, MAPS, SINGLE, References, Unresolved
 
 MAX_EVALUATIONS = 10_000
-"""Evaluations of schemas at one place of the data that one evaluation there may lead to."""
+"""The most evaluations of schemas that one evaluation at a place of the data may cause there."""
 MAX_BELOW = 1_000_000
 """The same for places inside: recursion with alternatives multiplies them with each level, which data need not have."""
 MAX_COMPILED = 1_048_576
@@ -27,15 +27,15 @@ MAX_CHAIN = 60
 """References and alternatives that may follow each other at one place of the data."""
 MAX_DATA = 64
 MIN_LEVELS = 4
-"""A schema that cannot be followed so deep into the data is refused."""
+"""A schema that cannot be analysed to this depth of the data is refused."""
 _WORK = 30_000
-"""Steps of this analysis; schemas people write take a few for each of their parts."""
+"""The most steps of this analysis; ordinary schemas take a few per part."""
 _AGAIN = 3
 """How often `unevaluatedProperties` and `unevaluatedItems` have the schemas at their own place evaluated."""
 
 
 class UnusableSchema(ValueError):
-    """A schema that could hold up anyone who validates with it; `fix` says how to write it otherwise."""
+    """A schema whose validation could take too long; `fix` says how to rewrite it."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(what)
@@ -87,7 +87,7 @@ class DataLocation:
 
 
 class Expansion(NamedTuple):
-    """What one place of the data can take, by its depth; the last line holds for all deeper ones if `closed`."""
+    """The cost of one place of the data, by its depth; the last entry holds for all deeper ones if `closed`."""
 
     levels: list[Weights]
     closed: bool
@@ -101,7 +101,7 @@ class Expansion(NamedTuple):
 
 
 class _Part:
-    """One schema: what evaluating it takes, and which others that has evaluated, where."""
+    """One schema: the cost of evaluating it, and which others it evaluates, where."""
 
     def __init__(self, schema: Any, references: References) -> None:
         self.schema = schema
@@ -137,13 +137,13 @@ class _Part:
 
 
 def expand(schema: Any) -> Expansion:
-    """What the schema can take; Unusable where that is too much, or has no end."""
+    """The cost of the schema; Unusable if it is too high or unbounded."""
     try:
         return _Walk(schema).expansion()
     except Unresolved as error:
         raise UnusableSchema(
             f"the reference {str(error)[:200]!r} leads nowhere in the schema",
-            "Write what it refers to into `$defs` of the schema itself; nothing outside of it is fetched.",
+            "Put the target into `$defs` of the schema itself; nothing outside it is fetched.",
         ) from None
 
 
@@ -181,7 +181,7 @@ class _Walk:
         return Expansion(levels, not level, start)
 
     def _place(self, state: State) -> DataLocation | None:
-        """The place at which these are evaluated, always the same one; None where none is."""
+        """The place at which these are evaluated, always the same object; None if there are none."""
         mark = frozenset(state.items())
         if not mark:
             return None
@@ -191,7 +191,7 @@ class _Walk:
         return known
 
     def _next(self, worst: Weights, level: list[DataLocation]) -> tuple[Weights, list[DataLocation]]:
-        """The most that a place of this level takes, and the places below it that are not known yet."""
+        """The highest cost of a place at this level, and the places below it not visited yet."""
         below: dict[DataLocation, None] = {}
         keys = Weights()
         for place in level:
@@ -245,7 +245,7 @@ class _Walk:
             state[key] = state.get(key, 0) + count * times
 
     def _closure(self, schema: Any) -> State:
-        """All that evaluating a schema has evaluated at the same place, itself included."""
+        """All schemas evaluated at the same place by evaluating one, including itself."""
         schema = self._shared(schema)
         key = id(schema)
         if (known := self._closures.get(key)) is not None:
@@ -294,7 +294,7 @@ class _Walk:
 
 
 class _TooMuch(Exception):
-    """More than this analysis follows."""
+    """Raised if a schema exceeds this analysis."""
 
 
 def _too_much() -> UnusableSchema:
@@ -346,7 +346,7 @@ def _pattern_weights(pattern: str) -> Weights:
 
 
 def _weigh(schema: Mapping[str, Any]) -> Iterator[Weights]:
-    """What the keywords of a schema take that evaluate no other; measured, with room."""
+    """The cost of a schema's keywords that evaluate no other schema; measured, with a margin."""
     yield Weights(objects=len(_list(schema, "required")) + min(len(_map(schema, "properties")), 64))
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         for wanted in _map(schema, keyword).values():

@@ -1,4 +1,4 @@
-"""Outputs that are checked before they are accepted: at once by the queue, or later by tests or a judge."""
+"""Validates outputs before they are accepted: immediately by the queue, or later by tests or a judge."""
 
 from __future__ import annotations
 
@@ -7,38 +7,32 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shiftwork.engine import lease_policy
 from shiftwork.engine.checked_reports import CheckedResult
 from shiftwork.engine.new_events import NewEvent
 from shiftwork.engine.prepare import Prepared
 from shiftwork.engine.unit_of_work import UnitOfWork, own_settings
-from shiftwork.limits.rate_limits import Limits
 from shiftwork.model import ids
 from shiftwork.model.errors import InputError, ReportRequired, ShiftworkError
-from shiftwork.model.outcome import Outcome
-from shiftwork.model.states import State
 from shiftwork.model.task import NewVerdict, Verdict
 from shiftwork.settings.model import Settings
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row
-from shiftwork.validation import judges, schema
+from shiftwork.validation import judge_task, schema
 from shiftwork.validation import policy as verdict
 
-MAX_STEPS = 4 * schema.MAX_STEPS
-"""Steps of validation in one transaction: a database that has one writer stands still meanwhile."""
 QUEUE = "queue"
-"""Whose word a verdict is that the queue itself has come to."""
+"""The author of the queue's own verdicts."""
 
 
 class Awaited(NamedTuple):
-    """An output whose verdict comes later, from a judge where there is one."""
+    """An output whose verdict comes later, perhaps from a judge."""
 
     item: CheckedResult
     judge: Prepared | None = None
 
 
 class Checked:
-    """What the checks of one batch came to."""
+    """The results of one batch's validation."""
 
     def __init__(self) -> None:
         self.accepted: dict[str, Verdict | None] = {}
@@ -49,10 +43,10 @@ class Checked:
         self._steps = 0.0
 
     def has_room(self, output: Mapping[str, Any], item: CheckedResult) -> bool:
-        """Whether this output is validated in this transaction, too: the first is, others while steps are left."""
+        """Whether this output is validated in this transaction: the first always, others while steps are left."""
         before = self._steps
         self._steps += verdict.steps_of(output, item.result.data, item.result.text)
-        return before == 0 or self._steps <= MAX_STEPS
+        return before == 0 or self._steps <= schema.MAX_STEPS_TOGETHER
 
     def record(self, item: CheckedResult, found: Verdict | None) -> None:
         if found is None or found.passed:
@@ -74,7 +68,7 @@ def _wants_report(settings: Settings) -> bool:
 
 
 async def check(work: UnitOfWork, items: Mapping[str, CheckedResult], rows: Mapping[str, Row]) -> Checked:
-    """Look at results of locked running tasks, each as its task asks."""
+    """Validate results of locked running tasks, each as its task requires."""
     checked = Checked()
     for stored in await work.tx.all("read_bodies", items=[(id_,) for id_ in sorted(items)]) if items else []:
         row, item = rows[stored["task_id"]], items[stored["task_id"]]
@@ -87,8 +81,10 @@ async def check(work: UnitOfWork, items: Mapping[str, CheckedResult], rows: Mapp
             await _miss_report(work, row, item, settings, checked)
         elif method == "llm-judge" and found is None:
             try:
-                checked.awaited.append(Awaited(item, judges.prepare_judge(row, body, item.stored, resolver, work.now)))
-            except InputError as error:  # no one could judge it, and no later attempt would be judged otherwise
+                checked.awaited.append(
+                    Awaited(item, judge_task.prepare_judge(row, body, item.stored, resolver, work.now))
+                )
+            except InputError as error:  # no judge can be asked, and a later attempt would not change that
                 checked.record(item, Verdict(method, passed=False, by=QUEUE, at=work.now, reasons=[str(error)]))
         elif method == "test-pass" and found is None:
             checked.awaited.append(Awaited(item))
@@ -102,7 +98,7 @@ async def check(work: UnitOfWork, items: Mapping[str, CheckedResult], rows: Mapp
 
 
 def _asked(row: Row, body: Mapping[str, Any], resolver: Resolver) -> Mapping[str, Any]:
-    """How the output is checked: as its task says, else as its type does."""
+    """How the output is validated: as its task says, otherwise its type."""
     own: Mapping[str, Any] = body.get("output") or {}
     declared = resolver.declared(row["type"])
     if own.get("validation", "none") != "none" or row["validation"] != "json-schema" or declared is None:
@@ -111,7 +107,7 @@ def _asked(row: Row, body: Mapping[str, Any], resolver: Resolver) -> Mapping[str
 
 
 def _look(work: UnitOfWork, row: Row, item: CheckedResult, output: Mapping[str, Any]) -> Verdict | None:
-    """The verdict on one output; None where nothing was asked."""
+    """The verdict on one output; None if no validation is required."""
     method, asked = output.get("validation", "none"), output.get("validation_schema")
     if item.result.verdict is not None:
         return as_verdict(item.result.verdict, work.caller.for_agent(row["agent_id"]), work.now)
@@ -125,7 +121,7 @@ def _look(work: UnitOfWork, row: Row, item: CheckedResult, output: Mapping[str, 
 
 
 def as_verdict(new_verdict: NewVerdict, by: str, now: float) -> Verdict:
-    """The verdict of anyone who ran the tests, as it is kept."""
+    """The verdict of external tests in its stored form."""
     return Verdict("test-pass", new_verdict.passed, by, now, verdict.reasons_of(new_verdict), new_verdict.evidence)
 
 
@@ -139,7 +135,7 @@ def _no_verdict_wanted(method: str) -> InputError:
 
 
 async def _miss_report(work: UnitOfWork, row: Row, item: CheckedResult, settings: Settings, checked: Checked) -> None:
-    """A result without its decision report is an invalid output, or is not taken until it has one."""
+    """A result without its decision report fails the attempt, or is refused until it has one."""
     why = "there is no decision report"
     if settings.on_missing_report == "fail":
         checked.record(item, Verdict("decision-report", passed=False, by=QUEUE, at=work.now, reasons=[why]))
@@ -152,22 +148,3 @@ async def _miss_report(work: UnitOfWork, row: Row, item: CheckedResult, settings
         work.add_event(event)
     task_id = ids.show_task(row["id"])
     checked.refused.append((item, ReportRequired(f"{why} for task {task_id}", where="decision_report", booked=True)))
-
-
-async def submit_result(work: UnitOfWork, awaited: Awaited) -> Outcome:
-    """Keep an output until its verdict comes. Its author's slot is free; it need not beat any more."""
-    item, judge = awaited
-    row = (await work.lock([item.token.id]))[0]
-    settings = await work.settings_of(row)
-    limit = lease_policy.at_hand_in(
-        settings, timeout_sec=row.timeout_sec, run_until=row.run_until, judged=judge is not None, now=work.now
-    )
-    row.run_until = row.lease_check_at = limit
-    row.lease_until = None
-    work.part(Limits).hand_in(row)
-    path = work.move(row, "submit_output")
-    judge_id = None if judge is None else await judges.ask(work, row, judge)
-    await work.tx.insert("insert_outputs", [(row.id, row.fence, judge_id, item.stored, work.now)])
-    data = {"until": limit} if judge_id is None else {"until": limit, "judge": ids.show_task(judge_id)}
-    work.emit(row, "handed_in", path, fence=row.fence, data=data, actor=work.caller.for_agent(row.agent_id))
-    return Outcome(ids.show_task(row.id), State.VALIDATING.value, data=data)

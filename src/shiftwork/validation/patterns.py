@@ -11,9 +11,9 @@ import jsonschema_rs
 MAX_LENGTH = 4_096
 """Characters of a pattern."""
 MAX_CLASSES = 40
-"""How often `\\w`, `\\d` and `\\s` may stand in one: the library takes the square of that to compile them."""
+"""How often `\\w`, `\\d` and `\\s` may occur in one: compiling takes the square of that."""
 MAX_STEPS = 5_300_000
-"""Steps, 15 ns each, that a pattern may take at worst: the queue waits while it is matched."""
+"""The most steps, 15 ns each, of a match: the queue waits meanwhile."""
 SIZES = ((1_024, 2), (8_192, 95), (16_384, 170), (65_536, 300), (131_072, 1_200), (524_288, 4_600))
 """Bytes of a compiled pattern, and the steps that each byte of a text takes at worst.
 
@@ -30,7 +30,7 @@ _FEW_STEPS = 40
 
 
 class Pattern(NamedTuple):
-    """A pattern that can be used: its size once compiled, and the steps that each byte of a text takes at worst."""
+    """A usable pattern: its compiled size, and the most steps per byte of text."""
 
     limit: int
     steps: float
@@ -38,13 +38,13 @@ class Pattern(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Bytes of a text that it may be held against."""
+        """The most bytes of a text to match it against."""
         return min(int(MAX_STEPS / self.steps), 1_048_576)
 
 
 @lru_cache(maxsize=2048)
 def measure(pattern: str) -> Pattern | None:
-    """What the pattern takes; None for one that is too large, or none at all."""
+    """Measure the pattern; None for one that is too large or invalid."""
     classes = len(_CLASSES.findall(pattern))
     if len(pattern) > MAX_LENGTH or classes > MAX_CLASSES:
         return None
@@ -73,7 +73,7 @@ def _places(pattern: str) -> float:
 
 
 def steps_of(pattern: str, text: str) -> float:
-    """What it may take to look for the pattern in a text; one step where that is not begun."""
+    """The most steps of a search for the pattern in a text; one step if it is not started."""
     measured = measure(pattern)
     size = len(text.encode())
     return 1 if measured is None or size > measured.longest else 1 + measured.steps * size
@@ -81,7 +81,7 @@ def steps_of(pattern: str, text: str) -> float:
 
 @lru_cache(maxsize=512)
 def matcher(pattern: str) -> tuple[jsonschema_rs.Validator, int]:
-    """What finds the pattern in a text, and the most bytes of one that it may be held against."""
+    """The compiled matcher, and the most bytes of text for it."""
     measured = measure(pattern)
     if measured is None:
         raise ValueError(pattern)

@@ -1,4 +1,4 @@
-"""Whether an output passes the validation its task asked for."""
+"""Decides whether an output passes its task's validation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JUDGE = "judge"
 """The type of a judging task, and the capability that its agent needs."""
 
 JUDGING = "judging"
-"""How the row of a judging task is marked: accepting its output is a verdict on another's."""
+"""The mark of a judging task's row: accepting its output is a verdict on another's."""
 
 JUDGE_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -39,7 +39,7 @@ JUDGE_SCHEMA: dict[str, Any] = {
 
 
 def check_output(output: Output) -> None:
-    """Refuse a validation that could never be done, when it is submitted rather than when work is done."""
+    """Refuse an impossible validation when the task is submitted, not when its work is done."""
     schema = output.validation_schema
     if schema is None:
         return
@@ -52,7 +52,7 @@ def check_output(output: Output) -> None:
 
 
 def check_schema(schema: Any, where: str = WHERE) -> None:
-    """Refuse what is no JSON Schema, too large a one, or one that could take too long to validate with."""
+    """Refuse an invalid or too large JSON Schema, or one whose validation could take too long."""
     text = msgspec.json.encode(schema)
     if len(text) > SCHEMA_BYTES:
         raise InputError(f"the schema has {len(text)} bytes, at most {SCHEMA_BYTES} are allowed", where=where)
@@ -82,7 +82,7 @@ def pattern_of(schema: Any) -> str:
 
 
 def against_schema(schema: Any, data: Any) -> list[str]:
-    """What is wrong with the data, in the validator's words; empty when it passes."""
+    """The validator's errors about the data; empty if it passes."""
     try:
         found = schemas.compiled(_text(schema)).violations(data)
     except UnusableSchema as error:  # stored before such schemas were refused
@@ -96,7 +96,7 @@ def _text(schema: Any) -> bytes:
 
 
 def steps_of(output: Mapping[str, Any], data: Any, text: str | None) -> float:
-    """How long validating this output may take: steps of 15 ns, one at least where there is something to validate."""
+    """The most steps, 15 ns each, of validating this output; at least one if there is anything to validate."""
     method, asked = output.get("validation", "none"), output.get("validation_schema")
     if asked is None or method == "none":
         return 0
@@ -113,24 +113,24 @@ def against_pattern(schema: Any, text: str) -> list[str]:
     except ValueError:  # stored before such patterns were refused
         return [f"output: cannot be checked, {_clip(pattern, 100)!r} is not a usable pattern"]
     if (size := len(text.encode())) > longest:
-        return [f"output: {size} bytes, this pattern is held against {longest} at most"]
+        return [f"output: {size} bytes; this pattern is matched against at most {longest}"]
     return [] if matcher.is_valid(text) else [f"output: {_clip(pattern, 200)} is not found in it"]
 
 
 def as_text(data: Any, text: str | None) -> str:
-    """The output in words: its text, else its data, which is JSON unless it is text itself."""
+    """The output as text: its text, or its data, as JSON unless it is a string."""
     if text is not None:
         return text
     return data if isinstance(data, str) else msgspec.json.encode(data).decode()
 
 
 def is_report(report: Any) -> bool:
-    """Whether decisions are documented: an object that says something. What it must say, no document tells."""
+    """Whether decisions are documented: any non-empty object, since no document defines its fields."""
     return isinstance(report, dict) and any(value not in (None, "", [], {}) for value in report.values())
 
 
 def reasons_of(given: NewVerdict) -> list[str]:
-    """Why, in the words of anyone who ran the tests, or by their exit code."""
+    """The reasons given with the verdict, or their exit code."""
     if given.note:
         return [_clip(given.note, MAX_REASON_LENGTH)]
     if given.passed:
@@ -140,7 +140,7 @@ def reasons_of(given: NewVerdict) -> list[str]:
 
 
 def of_judge(data: Any) -> tuple[bool, list[str]]:
-    """A judge's answer, which has its schema: accepted or not, and why."""
+    """A judge's answer, validated by its schema: accepted or not, and why."""
     stated = data.get("reasons") or []
     reasons = [stated] if isinstance(stated, str) else stated
     return data["verdict"] == "accept", [_clip(reason, MAX_REASON_LENGTH) for reason in reasons[:MAX_ERRORS]]
@@ -155,6 +155,6 @@ def _clip(text: str, most: int) -> str:
 
 
 def author_of(body: Mapping[str, Any]) -> str | None:
-    """The agent that made what a judging task is about."""
+    """The agent whose output a judging task judges."""
     found = body.get("payload", {}).get("author")
     return found if isinstance(found, str) else None

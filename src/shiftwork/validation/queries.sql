@@ -9,15 +9,15 @@ select o.* from {items} join outputs o on o.task_id = items.id
 delete from outputs where task_id = :id returning fence, judge_id, result
 
 -- name: output_of_judge
--- What a judging task, named by the root of its lineage, is about.
+-- The output that a judging task, named by the root of its lineage, judges.
 select o.task_id, o.fence from outputs o where o.judge_id = :judge
 
 -- name: mark_judge
--- Accepting its output is a verdict on another's, whose author should not be the one to give it.
+-- Marks a judging task: accepting its output is a verdict on another's, whose author should not give it.
 update tasks set validation = :validation, last_agent_id = :author where id = :id
 
 -- name: lose_judges
--- No verdict will come from these judging tasks: what they were to judge is looked at by the next reclaim.
+-- No verdict will come from these judging tasks: the next reclaim handles the outputs they were to judge.
 -- rows items: id uuid
 update tasks set run_until = :now, lease_check_at = :now
 where status || '' = 'validating' and id in (select o.task_id from {items} join outputs o on o.judge_id = items.id)

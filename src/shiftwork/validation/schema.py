@@ -14,6 +14,8 @@ from shiftwork.validation.expansion import DataLocation, Expansion, UnusableSche
 
 MAX_STEPS = 2_000_000
 """Steps of one validation, 15 ns each: the process and a transaction wait while it continues."""
+MAX_STEPS_TOGETHER = 4 * MAX_STEPS
+"""The most validation steps in one transaction, which blocks a database with one writer."""
 MAX_ERRORS = 5
 _UNIQUE_STEPS = 20
 _ERROR_STEPS = 700
@@ -22,15 +24,15 @@ _ERROR_BYTE_STEPS = 2
 """The library collects all errors before it hands out the first, each with its `enum` or `const` and its data."""
 _MAX_ERROR_STEPS = 4_000_000
 _MAX_VALUES = 50_000
-"""Values of data that are looked at one by one to count the steps, a microsecond each."""
+"""The most values examined one by one to count the steps, a microsecond each."""
 _LOOK_STEPS = 60
 """For each byte of a schema, to look it through and compile it."""
 _NARROWED = 8
-"""Levels of the data that are gone into to find the part that is wrong."""
+"""How many levels of the data are searched for the wrong part."""
 
 
 class Violation(NamedTuple):
-    """One thing that is wrong with the data: where, and what."""
+    """One error in the data: where, and what."""
 
     path: tuple[str | int, ...]
     what: str
@@ -52,12 +54,12 @@ class Schema:
         return compile_(self._schema, **options)
 
     def steps(self, data: Any) -> float:
-        """The most that validating this data takes; what would take more than is made is not begun."""
+        """The most steps of validating this data; validation beyond the limit is not started."""
         steps = _steps(self._expansion, data)
         return steps if steps <= MAX_STEPS else 1
 
     def violations(self, data: Any) -> list[Violation]:
-        """What is wrong with the data; empty when it is valid."""
+        """The errors in the data; empty if it is valid."""
         steps = _steps(self._expansion, data)
         if steps > MAX_STEPS:
             return [Violation((), f"too large for its schema: checking it would take more than {MAX_STEPS} steps")]
@@ -81,7 +83,7 @@ class Schema:
         return found or [Violation(path, "does not match the schema")]
 
     def _is_listed(self, data: Any) -> bool:
-        """Whether all errors there could be are collected in time."""
+        """Whether all possible errors can be collected in time."""
         extent = Extent.of(data)
         each = _ERROR_STEPS + _ERROR_SHOWN_STEPS * self._shown + _ERROR_BYTE_STEPS * extent.bytes
         if extent.values * each > _MAX_ERROR_STEPS:
@@ -152,7 +154,7 @@ def _inside(schema: Any, pointer: str, data: Any) -> Iterator[tuple[str | int, s
 
 
 class Extent(NamedTuple):
-    """How much data there is, as far as the time to validate it depends on that."""
+    """The extent of data, as far as validation time depends on it."""
 
     objects: int
     lists: int
@@ -171,7 +173,7 @@ class Extent(NamedTuple):
 
 
 def _steps(expansion: Expansion, data: Any) -> float:
-    """The most that validating takes; infinite where that is not known, or is more than is made."""
+    """The most steps of validation; infinite if unknown or beyond the limit."""
     extent = Extent.of(data)
     weights = expansion.levels[-1]
     if expansion.closed and not weights.unique:
@@ -204,7 +206,7 @@ def _exact_steps(start: DataLocation | None, data: Any) -> float:
 
 
 def _steps_at(place: DataLocation, value: Any) -> float:
-    """What is done at one place itself."""
+    """The steps at one place itself."""
     weights = place.weights
     if isinstance(value, dict):
         keys = place.keys
@@ -256,7 +258,7 @@ def _refuse(uri: str) -> NoReturn:
 
 
 def steps_of(text: bytes, data: Any) -> float:
-    """What it may take to validate the data, and to look through the schema where that was not done lately."""
+    """The most steps to validate the data, plus analysing the schema if that is not cached."""
     before = _known.cache_info().misses
     found = _known(text)
     looked_through = _LOOK_STEPS * len(text) if _known.cache_info().misses > before else 0
@@ -273,7 +275,7 @@ def compiled(text: bytes) -> Schema:
 
 @lru_cache(maxsize=512)
 def _known(text: bytes) -> Schema | UnusableSchema:
-    """Also what is not usable is found out once: it may be stored, from before that was refused."""
+    """Cached also for unusable schemas, which may be stored from before they were refused."""
     try:
         return Schema(text)
     except UnusableSchema as error:

@@ -61,7 +61,7 @@ class References:
         return base
 
     def targets(self, schema: dict[str, Any]) -> list[Any]:
-        """All schemas that are meant by the references of this one; of dynamic ones, each that could be."""
+        """All schemas that the references of this one point to; for dynamic ones, every candidate."""
         if _REFERRING.isdisjoint(schema):
             return []
         if not self._base:
@@ -89,7 +89,7 @@ class References:
             address = self._base.get(id(found), address)
         if not isinstance(found, dict | bool):
             raise Unresolved(ref)
-        if isinstance(found, dict):  # a place that no keyword leads to has the base of where it was looked for
+        if isinstance(found, dict):  # a place that no keyword reaches has the base of the place it was searched from
             self._base.setdefault(id(found), address)
         return found
 

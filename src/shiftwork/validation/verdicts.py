@@ -31,7 +31,7 @@ async def give(tx: Tx, engine: Engine, caller: Caller, token: Token, verdict: Ne
 
 
 async def _repeat(tx: Tx, caller: Caller, token: Token, row: Row | None) -> Outcome | None:
-    """The same verdict sent again, after its answer got lost: what became of the task since."""
+    """Repeat of a verdict after its answer was lost: returns the task's outcome since."""
     if row is None or not caller.may_write(row["holder"]):
         return None
     attempt = await tx.one("read_attempt", id=token.id, fence=token.fence, workspace=caller.workspace)
@@ -41,7 +41,7 @@ async def _repeat(tx: Tx, caller: Caller, token: Token, row: Row | None) -> Outc
 
 
 async def miss(work: UnitOfWork, row: TaskRow, settings: Settings) -> None:
-    """No verdict has come in time, or none will: the attempt has failed, and its output is kept with it."""
+    """No verdict came in time, or none will: fail the attempt, keeping its output."""
     reason, error = await _why(work, row)
     facts, roll = await finish.facts_of(work, row), work.engine.random.random()
     decision = after_failure(facts, settings, ClassifiedFailure(reason), roll)

@@ -16,7 +16,7 @@ MAX_REQUEST_SEC = 60.0
 """Longer than a body is waited for, so that a slow sender gets an error before the connection ends."""
 
 MIN_BODY = 262_144
-"""So much of a body must come in that time, or all that is left of it."""
+"""This much of a body must arrive in that time, or the rest of it."""
 
 WHOLE = "shiftwork.whole"
 """The extension of the ASGI scope whose `send` is `send_whole`."""

@@ -1,4 +1,4 @@
-"""Workers: handlers by type, run with heartbeats, cancellation and a durable outbox that no handler has to think of."""
+"""Workers: run handlers by type, with heartbeats, cancellation and a durable outbox."""
 
 from shiftwork.worker.context import Context, Done, Fail, Release, Subtask, SubtasksFailed, WaitExpired
 from shiftwork.worker.durable import Happened, NotHappened

@@ -19,13 +19,13 @@ from shiftwork.model.reports import Instruction
 from shiftwork.worker import exits, program
 from shiftwork.worker.attempt import CommandAttempt
 from shiftwork.worker.context import Done, Fail, Release, Suspended
-from shiftwork.worker.delivery import clean
+from shiftwork.worker.error_text import clean
 from shiftwork.worker.group import Group
 from shiftwork.worker.output import MAX_BYTES, MAX_INPUT_LENGTH, AgentMessage, Final, ParsedEvent, Tokens
 
 MAX_QUESTION_LENGTH = 2_000
 CANCEL_SEC = 2.0
-"""An agent that is cancelled has this long to end its turn, before its processes are ended."""
+"""How long a cancelled agent has to end its turn before its processes are killed."""
 
 Answer = Literal["allow", "deny", "cancel"]
 _KINDS: dict[Answer, tuple[str, ...]] = {
@@ -52,7 +52,7 @@ class Question(NamedTuple):
 
 
 class _AsksError(Exception):
-    """The agent asks what a person has not answered yet."""
+    """Raised when the agent asks something that a person has not answered yet."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question.name)
@@ -67,25 +67,27 @@ class AcpAttempt(CommandAttempt):
     _session_id: str | None = None
     _used = Tokens(0, 0)
     _told: Sequence[str] = ()
-    """Instructions that the agent was not given yet."""
+    """Instructions not given to the agent yet."""
     _replaying = False
-    """While a session is loaded its history is sent again."""
+    """Set while a session is loaded: its history is sent again."""
     _connection: Any = None
-    """The SDK's; its methods are those of an agent."""
+    """The SDK's connection; its methods are those of an agent."""
 
     async def run(self, agent_id: str) -> Done:
-        """A question ends the agent and suspends the task; once answered, the agent is run again in its session."""
+        """Run the agent. A question ends it and suspends the task; once answered, the agent runs again in its
+        session.
+        """
         try:
             return await super().run(agent_id)
         except _AsksError as asks:
             name, text, _ = asks.question
             await self._context.ask(name, text, schema=_SCHEMA)
-            raise Release from asks  # it was answered in this moment
+            raise Release from asks  # it was answered just now
 
     async def _work(self, group: Group) -> bool:
         reader, self._questions = asyncio.StreamReader(limit=MAX_BYTES), asyncio.Queue[Question]()
         await group.listen(reader.feed_data, self._feed_stderr)
-        client: Any = _Client(self)  # it lacks what we do not offer
+        client: Any = _Client(self)  # a method we do not offer
         self._connection = acp.connect_to_agent(client, await group.writer(), reader)
         try:
             async with asyncio.timeout(self._limit_sec()):
@@ -98,11 +100,11 @@ class AcpAttempt(CommandAttempt):
             with suppress(Exception):  # whatever the agent still does, its processes are ended next
                 async with asyncio.timeout(CANCEL_SEC):
                     await self._connection.close()
-        await group.terminate(self._program.kill_after_sec)  # it would wait for another prompt
+        await group.terminate(self._program.kill_after_sec)  # otherwise it would wait for another prompt
         return True
 
     async def _beside(self, group: Group, talk: Any) -> None:
-        """Talk while the agent lives; where it asks a person, that ends the talk."""
+        """Talk to the agent while it runs; a question to a person ends the conversation."""
         talking, ended = asyncio.ensure_future(talk), asyncio.ensure_future(group.ended())
         asking = asyncio.ensure_future(self._answer())
         try:
@@ -120,7 +122,7 @@ class AcpAttempt(CommandAttempt):
             talking.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _cancel(self, talking: asyncio.Future[None], *, alive: bool) -> None:
-        """Let the agent end its turn in good order."""
+        """Let the agent end its turn gracefully."""
         try:
             if self._session_id is not None and alive:
                 await self._connection.cancel(session_id=self._session_id)
@@ -149,7 +151,7 @@ class AcpAttempt(CommandAttempt):
         self._record(ParsedEvent(final=Final()))
 
     async def _prompt(self, text: str) -> None:
-        """One turn."""
+        """Run one turn."""
         answer = await self._connection.prompt(session_id=self._session_id, prompt=[acp.text_block(text)])
         self._stop_reason = answer.stop_reason
         if (used := answer.usage) is not None:
@@ -159,17 +161,17 @@ class AcpAttempt(CommandAttempt):
             self._record(ParsedEvent(tokens=self._used))
 
     def _taken(self) -> list[str]:
-        """What was sent to the task since the last turn began."""
+        """Instructions sent to the task since the last turn began."""
         texts, self._told = self._told, ()
         return list(texts)
 
     def _write_down(self, instructions: Sequence[Instruction]) -> None:
-        """An instruction is a turn of its own, after the one under way."""
+        """An instruction becomes a turn of its own, after the current one."""
         super()._write_down(instructions)
         self._told = [*self._told, *(each.text for each in instructions)]
 
     async def _loaded(self, session_id: str, cwd: str) -> str | None:
-        """The session, where the agent still has it."""
+        """Load the session, if the agent still has it."""
         self._replaying = True
         try:
             await self._connection.load_session(session_id=session_id, cwd=cwd, mcp_servers=[])
@@ -202,7 +204,7 @@ class AcpAttempt(CommandAttempt):
         return schema.RequestPermissionResponse(outcome=outcome)
 
     async def _asked(self, words: str, given: Any) -> Answer:
-        """A person's answer. It is known by what is asked: the next run of the agent asks the same and finds it."""
+        """A person's answer. It is keyed by the question: the next run of the agent asks the same and finds it."""
         text = f"May the agent do this? {words}\n{_written(given)}".strip()[:MAX_QUESTION_LENGTH]
         name = f"permission {hashlib.sha256(text.encode()).hexdigest()[:16]}"
         question = Question(name, clean(text, MAX_QUESTION_LENGTH), asyncio.get_running_loop().create_future())
@@ -210,7 +212,7 @@ class AcpAttempt(CommandAttempt):
         return await question.answer
 
     async def _answer(self) -> Question:
-        """Answer what a person has answered before; the first question of a new session, to which no one can have."""
+        """Answer a question that a person has answered before; otherwise suspend the task."""
         answers: dict[str, Answer] = {}
         while True:
             question = await self._questions.get()
@@ -241,7 +243,7 @@ class AcpAttempt(CommandAttempt):
 
 
 class _Client:
-    """What an agent may call. It has no files and no terminals of ours: it works in its folder itself."""
+    """The methods an agent may call. We offer no files and no terminals: it works in its folder itself."""
 
     def __init__(self, attempt: AcpAttempt) -> None:
         self._attempt = attempt
@@ -257,7 +259,7 @@ class _Client:
 
 
 def read_update(update: Any) -> ParsedEvent:
-    """What an update says, in the terms of our transcripts. Thoughts and plans are left out."""
+    """Convert an update to a transcript event. Thoughts and plans are left out."""
     if isinstance(update, schema.AgentMessageChunk):
         words = getattr(update.content, "text", None)
         return ParsedEvent((AgentMessage("text", words, in_parts=True),)) if words else ParsedEvent()

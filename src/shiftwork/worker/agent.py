@@ -1,4 +1,4 @@
-"""A worker whose handler is a command: any agent that can be started from a shell does tasks, under the same rules."""
+"""A worker whose handler is a command: runs any agent that can be started from a shell, under the same rules."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AgentWorker(Worker):
         max_tasks: int | None = None,
         runtime_id: str | None = None,
     ) -> Summary:
-        """As any worker; besides, no process of a command outlives the runner that started it."""
+        """Run like any worker, and make sure that no process of a command outlives its runner."""
         self._folders.make()
         self.agent_id = self.agent_id or default_agent_id()
         if killed := await asyncio.to_thread(self._folders.end_orphans):
@@ -73,7 +73,7 @@ class AgentWorker(Worker):
             except Fail:
                 await self._keep_diff(context, place)
                 raise
-            place.announce(Run(place.mark))  # its tests, where it has any, outlive no runner either
+            place.announce(Run(place.mark))  # its tests, if any, do not outlive the runner either
             if not self._program.no_test_pass:
                 done = msgspec.structs.replace(done, verdict=await context.run_tests(place.path, place.mark))
             if (patch := await self._keep_diff(context, place)) is not None:
@@ -84,14 +84,14 @@ class AgentWorker(Worker):
         return done
 
     async def _run_agent(self, context: Context, place: WorkFolder) -> Done:
-        """Begin or resume the agent; where it no longer has its session, it begins a new one."""
+        """Start or resume the agent; if its session is gone, start a new one."""
         pattern = self._program.session_files
         store = None if pattern is None else SessionStore(context, pattern, place.path)
         call = await self._call(context, place, store)
         try:
             return await self._run_once(context, call, place, store)
         except SessionGone:
-            await context.message(f"the agent has no session {call.session_id}; it begins a new one", kind="error")
+            await context.message(f"the agent has no session {call.session_id}; starting a new one", kind="error")
             return await self._run_once(context, msgspec.structs.replace(call, session_id=None), place, store)
 
     async def _run_once(self, context: Context, call: Call, place: WorkFolder, store: SessionStore | None) -> Done:
@@ -110,7 +110,7 @@ class AgentWorker(Worker):
         return done
 
     async def _keep_diff(self, context: Context, place: WorkFolder) -> str | None:
-        """Store what the task has changed in its worktree; the id of the artifact."""
+        """Store the diff of the task's worktree; returns the artifact's id."""
         if (repository := self._program.worktree) is None:
             return None
         found = await asyncio.to_thread(worktrees.diff, repository, context.task, place.path)
@@ -137,12 +137,12 @@ class AgentWorker(Worker):
         return Call(task, context.token, place.path, task_file, session_id, place.file("inbox", b""))
 
     def _made_here(self, task: Task, place: WorkFolder) -> bool:
-        """A session is resumed where it was made: agents keep theirs by machine and folder."""
+        """A session can only be resumed where it was created: agents store sessions by machine and folder."""
         return task.work_dir is None or (place.existed and self._folders.named(task) == place.path)
 
 
 def _remove(path: Path, worktree: Repository | None) -> None:
-    """Off the loop: a folder may hold a hundred thousand files."""
+    """Runs off the loop: a folder may hold a hundred thousand files."""
 
     def remove() -> None:
         shutil.rmtree(path, ignore_errors=True)

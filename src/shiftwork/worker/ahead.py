@@ -1,29 +1,29 @@
-"""How many tasks a worker claims beyond its slots: with short handlers, asking for work takes longer than doing it.
+"""Decides how many tasks a worker claims beyond its slots: with short handlers, claiming takes longer than the work.
 
-It claims no more than it can begin within a tenth of a second, as its last handlers went. A worker whose handlers take
-long claims nothing ahead, so that others can have the work.
+It claims no more than it can start within a tenth of a second, judging by its last handlers. A worker with slow
+handlers claims nothing ahead, so that others can take the work.
 """
 
 from __future__ import annotations
 
 BEGIN_WITHIN_SEC = 0.1
-"""What is claimed ahead would begin this soon."""
+"""Tasks claimed ahead should start within this time."""
 
 SHORT_SEC = 0.05
-"""Handlers that take longer than this on average are worth no claim ahead."""
+"""Nothing is claimed ahead if handlers take longer than this on average."""
 
 LATE_SEC = 1.0
-"""What was claimed ahead and has not begun after this long is given back."""
+"""Tasks claimed ahead that have not started after this long are released."""
 
 MAX_HELD = 1000
-"""Slots and what is claimed ahead: two claims, of which one is worked on while the other is claimed or reported."""
+"""The most tasks held, in slots and ahead: two claims' worth, one in work while the other is claimed or reported."""
 
 _SHARE = 1 / 8
-"""What the last handler counts in the average."""
+"""The weight of the last handler in the average."""
 
 
 class ClaimAhead:
-    """The measure of one worker. Until about twenty handlers were short, nothing is claimed ahead."""
+    """Measures one worker. Nothing is claimed ahead before about twenty short handlers."""
 
     def __init__(self, slots: int, *, allowed: bool) -> None:
         self._slots = slots
@@ -31,16 +31,16 @@ class ClaimAhead:
         self._average_sec = LATE_SEC
 
     def ended(self, seconds: float) -> None:
-        """A handler took this long. One that took minutes is soon forgotten: the average is of many."""
+        """Record how long a handler took. A single slow one soon loses its weight in the average."""
         self._average_sec += (min(seconds, LATE_SEC) - self._average_sec) * _SHARE
 
     def was_late(self) -> None:
-        """Something that was claimed ahead had to be given back: begin anew."""
+        """Start over, because a task claimed ahead had to be released."""
         self._average_sec = LATE_SEC
 
     @property
     def most(self) -> int:
-        """Tasks that may be held beyond the slots."""
+        """The number of tasks that may be held beyond the slots."""
         if self._average_sec > SHORT_SEC or not self._most:
             return 0
         return min(self._most, int(self._slots * BEGIN_WITHIN_SEC / max(self._average_sec, 1e-6)))

@@ -1,4 +1,4 @@
-"""One run of a command for one task: started, heard, reported, ended and interpreted."""
+"""Runs a command for one task: starts it, reads its output, reports, ends it and interprets the result."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from shiftwork.worker.program import Call, Program
 log = logging.getLogger("shiftwork.worker")
 T = TypeVar("T")
 REPORT_SEC = 5.0
-"""After a command was ended there is this long to bury it, and this long to tell its last words."""
+"""How long reaping an ended command may take, and how long its final report may take."""
 
 
 class SessionGone(Exception):
-    """The agent does not know the session that it was to resume: one that ended before its first answer is not kept."""
+    """Raised if the agent does not know the session to resume: it stores none that ended before its first answer."""
 
 
 class CommandAttempt:
@@ -49,12 +49,12 @@ class CommandAttempt:
 
     @property
     def session_id(self) -> str | None:
-        """The agent's session, once it has said it; else the one that it resumes."""
+        """The agent's session, once reported; until then, the one that it resumes."""
         return self._transcript.session_id or self._call.session_id
 
     async def run(self, agent_id: str) -> Done:
-        await self._reporter.report()  # where it works, before it does
-        await self._instruct()  # what was said before it begins is there when it does
+        await self._reporter.report()  # the folder, before the work starts
+        await self._instruct()  # earlier instructions are in place before it starts
         group = self._start(agent_id)
         listening = asyncio.create_task(self._instruct_until_stopped())
         reporting = asyncio.create_task(self._reporter.report_until_stopped())
@@ -67,12 +67,12 @@ class CommandAttempt:
         return self._interpret(code, in_time=in_time)
 
     async def _work(self, group: Group) -> bool:
-        """Let it work; whether it ended by itself, in the time it has."""
+        """Wait for the command; returns whether it ended by itself within its time limit."""
         await group.listen(self._reporter.feed, self._feed_stderr)
         return await self._ended_in_time(group)
 
     async def _instruct(self) -> None:
-        """Write down what was sent to the task so far. A command does its work also while the store is away."""
+        """Write the task's instructions to the file. A command continues even if the store is unreachable."""
         try:
             self._write_down(await self._context.inbox().take())
         except (StoreError, OperationTimeout) as error:
@@ -85,7 +85,7 @@ class CommandAttempt:
                     self._write_down([each])
             except (StoreError, OperationTimeout):
                 await asyncio.sleep(REPORT_SEC)
-            except ShiftworkError as error:  # the claim no longer holds: the runner hears of it by itself
+            except ShiftworkError as error:  # the claim no longer holds: the runner learns of it itself
                 log.info("no more instructions for %s: %s", self._call.task.id, error)
                 return
 
@@ -95,7 +95,7 @@ class CommandAttempt:
                 file.write(msgspec.json.encode(each) + b"\n")
 
     def _start(self, agent_id: str) -> Group:
-        """The mark is noted before there is anything to find by it: we may die at any instruction."""
+        """The mark is recorded before the process exists: we may crash at any point."""
         given, call = self._program, self._call
         arguments = program.arguments(given, call)
         environment = program.environment(given, call, agent_id)
@@ -124,13 +124,13 @@ class CommandAttempt:
         return True
 
     def _limit_sec(self) -> float | None:
-        """How long the queue lets it run, by our own clock."""
+        """The time limit set by the queue, on our own clock."""
         task = self._call.task
         until, since = task.claim.execution_deadline, task.started_at or task.claimed_at
         return None if until is None or since is None else max(0.0, until - since)
 
     async def _end(self, group: Group, reporting: asyncio.Task[None], *, by_itself: bool) -> int:
-        """End all of its processes, then tell what is left to tell."""
+        """End all of its processes, then send the final report."""
         if not by_itself:
             await group.terminate(self._program.kill_after_sec)
         code = await group.reap()
@@ -142,7 +142,7 @@ class CommandAttempt:
 
     def _interpret(self, code: int, *, in_time: bool) -> Done:
         if not in_time:
-            what = f"it ran longer than the {self._limit_sec():g} s it may"
+            what = f"it exceeded its time limit of {self._limit_sec():g} s"
             raise Fail(reasons.TIMEOUT, exits.error_text(what, self._final, self._stderr))
         if self._call.session_id is not None and exits.session_is_gone(code, self._final, self._stderr):
             raise SessionGone
@@ -150,19 +150,19 @@ class CommandAttempt:
         return exits.interpret(code, self._final, self._stderr, cut=cut, facts=facts, now=time.time())
 
     def _facts(self) -> exits.Facts:
-        """What is known of the provider's answer, and of what was called."""
+        """What is known of the provider's answer, and of the provider, account and model called."""
         use = self._use._replace(model=self._transcript.model or self._use.model)
         return exits.Facts(self._transcript.facts, {name: value for name, value in use._asdict().items() if value})
 
 
 def _booked_before(call: Call) -> Spent | None:
-    """What the task has used so far, where this run resumes its session: Codex counts the whole session."""
+    """The task's usage so far, if this run resumes its session: Codex counts the whole session."""
     used = call.task.tokens_used
     return None if call.session_id is None else Spent(0.0, used.get("input", 0), used.get("output", 0))
 
 
 async def undisturbed(ending: Coroutine[Any, Any, T]) -> T:
-    """Run to its end, anyone who cancels us meanwhile; that is heard afterwards."""
+    """Run to the end despite cancellations, which are raised afterwards."""
     task = asyncio.ensure_future(ending)
     cancelled = False
     while not task.done():

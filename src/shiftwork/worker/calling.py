@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import functools
-import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from shiftwork.worker import threads
-from shiftwork.worker.context import Context
-
-Handler = Callable[[Context], Awaitable[Any]] | Callable[[Context], Any]
-
+from shiftwork.worker.context import Context, Handler
 
 Call = Callable[[Context], Awaitable[Any]]
-MAX_LINE_LENGTH = 2_000
-MAX_TRACE_LENGTH = 50_000
-"""What of an error is logged, in characters."""
-
-
-class Shortened(Exception):
-    """An error whose own words would fill the log, or are not text: the first that are, with its traceback."""
 
 
 def as_coroutine(handler: Handler) -> Call:
-    """The handler as something to await: what it returns is returned, what it raises is raised."""
+    """The handler as a coroutine, with the same result and exceptions."""
     if threads.is_async(handler):
         return cast(Call, handler)
     return functools.partial(_call_plain, handler)
@@ -32,25 +21,3 @@ def as_coroutine(handler: Handler) -> Call:
 
 async def _call_plain(handler: Handler, context: Context) -> Any:
     return await threads.call(handler, context, name=context.type)
-
-
-def describe(error: BaseException) -> str:
-    """The error in a line; also one that cannot even describe itself."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001  # the user's own __str__
-        text = ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def in_log(error: BaseException) -> BaseException:
-    """What is logged for the error: itself, unless its words and those of its causes are too many, or are not text."""
-    words = "".join(traceback.format_exception(error))
-    if len(words) <= MAX_TRACE_LENGTH and words == in_line(words, MAX_TRACE_LENGTH):
-        return error
-    return Shortened(in_line(describe(error))).with_traceback(error.__traceback__)
-
-
-def in_line(words: str, limit: int = MAX_LINE_LENGTH) -> str:
-    """Words that every log can hold: a file written as UTF-8 refuses a lone surrogate, and the line would be lost."""
-    return words[:limit].encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""A process of a fleet: what it is started with, why it ends; it leaves interrupts to the fleet and ends with it."""
+"""A process of a fleet: how it starts, reports its end, leaves interrupts to the fleet, and ends with it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from shiftwork.model.errors import InputError, ShiftworkError, from_dict
 
 log = logging.getLogger("shiftwork.worker")
 MAX_REPORT_BYTES = 65_536
-"""In bytes. A pipe holds this much before anyone reads."""
+"""In bytes. A pipe buffers this much without a reader."""
 
 
 VARIABLE = "SHIFTWORK_CHILD"
-"""Where a process of a fleet finds what it is started with. Not in its arguments: every user of the machine can read
-those, and the store's address may hold a password."""
+"""The variable with a fleet process's options. They are not in its arguments: every user of the machine can read those,
+and the store's address may contain a password."""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process of a fleet is started with."""
+    """The options of a fleet process."""
 
     target: str
     url: str
@@ -37,7 +37,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     quiet: bool = False
     """Warnings and errors only."""
     pipes: tuple[int, int] | None = None
-    """Where it says why it ends, and what ends with the fleet."""
+    """The pipe on which it reports why it ends, and the pipe that closes with the fleet."""
 
     @property
     def command(self) -> list[str]:
@@ -49,18 +49,18 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def started_with() -> Start:
-    """Read once: what handlers start is not a process of the fleet."""
+    """Read once: processes started by handlers do not belong to the fleet."""
     return msgspec.json.decode(os.environ.pop(VARIABLE), type=Start)
 
 
 def begin(pipes: Sequence[int] | None) -> Callable[[str], None] | None:
-    """Be a child of the fleet at the other ends; what is returned tells it why this process ends. None without one."""
+    """Act as a child of the fleet; returns the function that reports why this process ends, or None without a fleet."""
     if not pipes:
         return None
     ours, life = pipes
-    for pipe in (ours, life):  # what handlers start should neither hold nor use them
+    for pipe in (ours, life):  # processes started by handlers must not inherit them
         os.set_inheritable(pipe, False)  # noqa: FBT003  # the signature is Python's
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts us all; the fleet stops us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts all processes; the fleet stops us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_fleet, args=(life,), name="shiftwork-fleet", daemon=True).start()
     return functools.partial(_print, ours)
@@ -68,7 +68,7 @@ def begin(pipes: Sequence[int] | None) -> Callable[[str], None] | None:
 
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """A process started within it hears no SIGINT until it says so: Python's own start answers with a traceback."""
+    """Block SIGINT in processes started inside until they allow it: an interrupted Python start prints a traceback."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -77,10 +77,10 @@ def interrupts_held_back() -> Iterator[None]:
 
 
 def _end_with_fleet(life: int) -> None:
-    """Stop as by SIGTERM once the pipe ends: the fleet alone can hold its other end, and never writes."""
+    """Stop as on SIGTERM once the pipe closes: only the fleet holds its other end, and never writes."""
     with suppress(OSError):
         os.read(life, 1)
-        log.warning("the fleet of this process is gone; it stops")
+        log.warning("the fleet of this process is gone; stopping")
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -91,13 +91,13 @@ def _print(pipe: int, why: str) -> None:
 
 
 def refusal(error: InputError) -> str:
-    """What a process says that was started with what cannot work."""
+    """The report of a process whose options cannot work."""
     fields = {**error.as_dict(), "what": error.what[:10_000]}
     return msgspec.json.encode(fields, enc_hook=str).decode()
 
 
 def refused(body: str) -> ShiftworkError | None:
-    """The error behind `refusal`; None if something else was said."""
+    """The error behind `refusal`; None for any other report."""
     try:
         return from_dict(msgspec.json.decode(body, type=dict[str, object]))
     except msgspec.DecodeError:

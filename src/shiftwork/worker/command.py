@@ -1,4 +1,4 @@
-"""`shiftwork work`: finds the worker a program declares and runs it, in this process or in several."""
+"""`shiftwork work`: finds the worker that a program declares and runs it, in one or several processes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 
 def load(target: str) -> Worker:
-    """The `Worker` behind `module:name`, the current folder being looked at first, or behind a program's target."""
+    """The `Worker` named by `module:name`, searched in the current folder first, or by a program's target."""
     if target.startswith("{"):
-        from shiftwork.worker.agent import worker_of  # noqa: PLC0415  # only where a command is run
+        from shiftwork.worker.agent import worker_of  # noqa: PLC0415  # only if a command is run
 
         return worker_of(target)
     module_name, _, name = target.partition(":")
@@ -50,7 +50,7 @@ def load(target: str) -> Worker:
 
 
 def _imported(name: str) -> ModuleType:
-    """The module. Anything it raises is reported as its error, `SystemExit` too: no task has run yet."""
+    """Import the module. Any exception is reported as its error, even `SystemExit`: no task has run yet."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -73,14 +73,14 @@ def _imported(name: str) -> ModuleType:
 
 
 def _message(error: BaseException) -> str:
-    """Its message alone: the place of a syntax error and the hint of one of ours are shown next to it."""
+    """The message without the place of a syntax error or our hint, which are shown separately."""
     if isinstance(error, SyntaxError):
         return error.msg
     return error.what if isinstance(error, ShiftworkError) else str(error)
 
 
 def _place_of(error: BaseException) -> str:
-    """File and line: the innermost of the caller's own, since an error inside of a library seldom is the library's."""
+    """File and line of the innermost frame in the user's code: an error in a library is rarely the library's fault."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     _, *inner = traceback.extract_tb(error.__traceback__)  # the first is the line above that imports it
@@ -106,7 +106,7 @@ def run(
     say: Callable[[str], None] | None = None,
     report: summing.Report | None = None,
 ) -> int:
-    """Run until stopped; the exit code. `say` gets the reason for an orderly end, `report` what was done."""
+    """Run until stopped; returns the exit code. `say` gets the reason for a regular end, `report` the summary."""
     worker = load(target)
     worker.must_have_handlers()
     if concurrency is not None:
@@ -124,12 +124,12 @@ def run(
 
 
 GARBAGE = 2_000
-"""Objects made and not gone again, after which Python looks for garbage. To look through 20,000 stops everything for
-10 ms, and a server answers at any moment."""
+"""Live allocations after which Python collects garbage. Scanning 20,000 objects stops everything for 10 ms, and a
+server must answer at any moment."""
 
 WORKER_GARBAGE = 10_000
-"""The same for a worker: more than the tasks of a batch are made of. Those go again once their results are accepted, so
-that it hardly ever looks."""
+"""The same for a worker: more than the objects of a batch. These are freed once their results are accepted, so the
+collector hardly ever runs."""
 
 
 def run_fast(main: Coroutine[Any, Any, T]) -> T:
@@ -139,11 +139,11 @@ def run_fast(main: Coroutine[Any, Any, T]) -> T:
 
 
 def fast_runner(garbage_after: int = GARBAGE) -> asyncio.Runner:
-    """A loop for a process of ours, on uvloop where it is installed: a call takes half as long.
+    """A loop for our own processes, on uvloop if installed: a call takes half as long.
 
-    Garbage is looked for less often, since a batch of 500 makes thousands of objects that go again with it. What the
-    program itself is made of is left out. The store's thread and the loop take turns more often, so that neither waits
-    5 ms for the other.
+    Garbage is collected less often, because a batch of 500 creates thousands of objects that are freed with it. The
+    program's own objects are excluded. The store's thread and the loop switch more often, so that neither waits 5 ms
+    for the other.
     """
     gc.set_threshold(garbage_after, 20, 50)
     gc.freeze()
@@ -174,19 +174,19 @@ def _why_it_ended(summary: Summary) -> str:
 
 
 async def _end_deaf_handlers() -> None:
-    """A handler that ignores its cancellation must not keep the process from ending."""
+    """End the process although a handler ignores its cancellation."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
     if left and (await asyncio.wait(left, timeout=1.0))[1]:
-        log.warning("a handler does not end; the process ends without it")
+        log.warning("a handler does not end; ending the process without it")
         logging.shutdown()
         sys.stdout.flush()
         os._exit(0)
 
 
 def main() -> int:
-    """A process of a fleet."""
+    """Run a process of a fleet."""
     start = child.started_with()
     say = child.begin(start.pipes)
     logs.set_up(json=os.environ.get(LOG_FORMAT) == "json", quiet=start.quiet)
@@ -204,9 +204,9 @@ def main() -> int:
         )
     except ShiftworkError as error:
         if say is not None and isinstance(error, InputError):
-            say(child.refusal(error))  # the fleet tells it, once
+            say(child.refusal(error))  # the fleet reports it, once
             return 1
-        log.error("%s", error)  # noqa: TRY400  # the message is made for people; a traceback would hide it
+        log.error("%s", error)  # noqa: TRY400  # the message is for people; a traceback would hide it
         return 1
 
 

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, overload
@@ -25,8 +25,8 @@ from shiftwork.task_logs.model import MAX_LINE, LogLevel, NewLogLine
 from shiftwork.task_types.typed_task import OneInput
 from shiftwork.worker import mapping, usage_scope
 from shiftwork.worker.content import Content
-from shiftwork.worker.delivery import clean
 from shiftwork.worker.durable import Durable, persist
+from shiftwork.worker.error_text import clean
 from shiftwork.worker.inbox import Inbox
 from shiftwork.worker.log_sending import LogSender
 from shiftwork.worker.trials import run_tests
@@ -55,35 +55,35 @@ class Fail(Exception):
 
 
 class Done(TaskResult, kw_only=True):
-    """Returned by a handler that has more to submit than data."""
+    """Returned by a handler to submit more than data."""
 
     verdict: Any = None
-    """What tests said that the handler ran itself: `{"passed": ..., "evidence": ..., "note": ...}`."""
+    """The verdict of tests that the handler ran itself: `{"passed": ..., "evidence": ..., "note": ...}`."""
     once_accepted: Callable[[], None] | None = None
-    """Called when the queue has accepted the result; not where this process ended before."""
+    """Called when the queue has accepted the result, unless this process ended before."""
 
 
 class WaitExpired(Fail):
-    """A signal or an answer did not come in time. Not caught, it fails the task: a retry would meet the same."""
+    """A signal or an answer did not arrive in time. If not caught, it fails the task: a retry would not help."""
 
     def __init__(self, wait: Wait) -> None:
-        super().__init__("wait_expired", f"nothing came of {wait.name!r} in time", retry=False)
+        super().__init__("wait_expired", f"{wait.name!r} expired without an answer", retry=False)
         self.wait = wait
 
 
 class SubtasksFailed(Fail):
-    """Subtasks of a map failed or were cancelled. Not caught, it fails the task: a retry would meet the same."""
+    """Subtasks of a map failed or were cancelled. If not caught, it fails the task: a retry would not help."""
 
     def __init__(self, failed: Mapping[int, TaskFailed | TaskCancelled], total: int) -> None:
         named = "; ".join(f"input {place}: {error.what}" for place, error in list(failed.items())[:MAX_NAMED])
         more = f"; and {len(failed) - MAX_NAMED} more" if len(failed) > MAX_NAMED else ""
         super().__init__("subtasks_failed", f"{len(failed)} of {total} subtasks failed: {named}{more}", retry=False)
         self.failed = dict(failed)
-        """By the place of its input: the error of each subtask that failed or was cancelled."""
+        """The error of each subtask that failed or was cancelled, by the index of its input."""
 
 
 class Release(Exception):
-    """Raised by a handler to give its task back without cost."""
+    """Raised by a handler to return its task to the queue without cost."""
 
 
 class Suspended(BaseException):
@@ -91,7 +91,7 @@ class Suspended(BaseException):
 
 
 class Subtask(NamedTuple):
-    """A subtask this task has spawned, with what came of it."""
+    """A subtask that this task has spawned, with its outcome."""
 
     id: str
     type: str
@@ -99,7 +99,7 @@ class Subtask(NamedTuple):
     data: Any
     error: str | None
     text: str | None = None
-    """Its result in words: all that a command's output is, unless it prints an object."""
+    """Its result as text: the whole output of a command, unless that prints an object."""
     reason: str | None = None
     """Why it failed or was cancelled."""
 
@@ -109,12 +109,12 @@ class Subtask(NamedTuple):
 
     @property
     def output(self) -> Any:
-        """The data it handed in, or the text where there is no data."""
+        """Its result: the data, or the text if there is no data."""
         return self.text if self.data is None else self.data
 
 
 class Context(Durable, Content):
-    """One attempt at one task. Heartbeats are not a handler's business: the runner sends them."""
+    """One attempt at one task. The runner sends the heartbeats."""
 
     def __init__(
         self,
@@ -127,21 +127,21 @@ class Context(Durable, Content):
         super().__init__(queue, assignment)
         self._slow_for = slow_for
         self.opened = opened
-        """What the worker's lifespans have opened; `Lifespan.of` reads it."""
+        """The resources opened by the worker's lifespans; `Lifespan.of` reads them."""
         self._log_sender = log_sender
 
-    # What most handlers never touch is not made for each of them.
+    # Most handlers never use these, so they are created on first access.
     _task: Task | None = None
     _cancelled = False
     _should_yield = False
     _work_dir: str | None = None
     _inbox: Inbox | None = None
     cost_usd = 0.0
-    """What this attempt has cost so far, by what it has noted."""
+    """The cost of this attempt so far, as reported by `spent`."""
     spent_so_far = usage_scope.NOTHING
     """The same with tokens and model, booked or not."""
     session_id: str | None = None
-    """The conversation that this attempt has pinned."""
+    """The session that this attempt has pinned."""
 
     @functools.cached_property
     def _waited(self) -> dict[str, int]:
@@ -157,17 +157,17 @@ class Context(Durable, Content):
 
     @property
     def token(self) -> str:
-        """The claim: hand it to whatever must be able to tell this attempt from an older one."""
+        """The claim's token: pass it to systems that must distinguish this attempt from older ones."""
         return self._assignment.token
 
     @property
     def model(self) -> str | None:
-        """The model to work with, where the task says which it may have: none that rests after a rate limit."""
+        """The model to use, if the task restricts its models: never one in cooldown."""
         return self._assignment.model
 
     @property
     def account(self) -> str | None:
-        """The account to use, where the worker was declared with several."""
+        """The account to use, if the worker was declared with several."""
         return self._assignment.account
 
     @property
@@ -183,46 +183,49 @@ class Context(Durable, Content):
 
     @property
     def cancelled(self) -> bool:
-        """True once no one wants the result. An async handler is interrupted; a plain one must look here."""
+        """True once the result is no longer wanted. An async handler is interrupted; a plain one must check this."""
         return self._cancelled
 
     def cancel(self) -> None:
-        """The runner's word to a plain function."""
+        """Called by the runner to stop a plain function."""
         self._cancelled = True
 
     @property
     def should_yield(self) -> bool:
-        """True once an urgent task waits for this one's place. Raise `Release` at a good place: steps are kept.
+        """True once an urgent task needs this one's slot. Raise `Release` at a good point: steps are kept.
 
-        An async handler that continues is interrupted after the worker's `cancel_grace_sec`; a plain one must look
-        here.
+        An async handler that continues is interrupted after the worker's `cancel_grace_sec`; a plain one must check
+        this.
         """
         return self._should_yield
 
     @property
     def slow_down_sec(self) -> float:
-        """For how many seconds to go slow, since someone met a rate limit; 0 otherwise.
+        """How many seconds to slow down because an agent hit a rate limit; 0 otherwise.
 
-        A handler that calls the same provider may wait this long before it continues: its lease is kept up meanwhile.
+        A handler that calls the same provider may wait this long before it continues: its lease stays valid.
         """
         return self._slow_for()
 
     def inbox(self) -> Inbox:
-        """What people and programs say to this task: `async for instruction in ctx.inbox()`, or `await inbox.take()`.
+        """Instructions of people and programs to this task: `async for instruction in ctx.inbox()`, or `await
+        inbox.take()`.
 
-        It begins with all that was sent so far, also to earlier attempts, and goes on with what heartbeats bring.
+        It begins with everything sent so far, also to earlier attempts, and continues with what heartbeats bring.
         """
         if self._inbox is None:
             self._inbox = Inbox(self._queue, self.token)
         return self._inbox
 
     def receive(self, instructions: Iterable[Instruction]) -> None:
-        """What came with a heartbeat, passed on by the runner. Where no one asks, it stays unread in the queue."""
+        """Called by the runner with a heartbeat's instructions. If the handler never asks, they stay unread in the
+        queue.
+        """
         if self._inbox is not None:
             self._inbox.receive(instructions)
 
     def ask_to_yield(self) -> None:
-        """The queue's wish, passed on by the runner."""
+        """Called by the runner when the queue asks this task to yield."""
         self._should_yield = True
 
     async def read(self) -> Task:
@@ -230,24 +233,26 @@ class Context(Durable, Content):
         return await self._queue.get(self.id)
 
     async def progress(self, value: Any) -> None:
-        """Say how far the work is. While the store is away the report is dropped, and the work continues."""
+        """Report progress. While the store is unreachable, the report is dropped, and the work continues."""
         try:
             await self._queue.claims.progress(self.token, value)
         except (StoreError, OperationTimeout) as error:
             log.info("could not report the progress of %s: %s", self.id, error)
 
     async def message(self, text: str, *, kind: MessageKind = "text", data: Mapping[str, Any] | None = None) -> None:
-        """Say what is being done: kind is text, tool_call or error. Like progress, only while the store is there."""
+        """Report activity: kind is text, tool_call or error. Like progress, it is dropped while the store is
+        unreachable.
+        """
         try:
             await self._queue.claims.message(self.token, kind, text, data)
         except (StoreError, OperationTimeout) as error:
             log.info("could not report a message of %s: %s", self.id, error)
 
     def log(self, text: object, level: LogLevel = "info") -> None:
-        """Keep a line with the task, for `shiftwork logs` and the dashboard; also logged as `shiftwork.task`.
+        """Add a line to the task's log, for `shiftwork logs` and the dashboard; also logged as `shiftwork.task`.
 
-        Lines are sent together, about once a second and before the result. They are not kept while the store is away,
-        nor once the task is cancelled. A log holds a million characters.
+        Lines are sent together, about once a second and before the result. They are dropped while the store is
+        unreachable, and once the task is cancelled. A log holds a million characters.
         """
         if level not in _LEVELS:
             raise InputError(f"there is no level {level!r}", where="level", hint=f"One of {', '.join(_LEVELS)}.")
@@ -263,9 +268,9 @@ class Context(Durable, Content):
         self.session_id = session_id or self.session_id
 
     async def run_tests(self, folder: Path | None = None, mark: str | None = None) -> dict[str, Any] | None:
-        """The verdict of the tests that the task asks for, for `Done`; None where it asks for none.
+        """Run the task's tests and return the verdict, for `Done`; None if it has no tests.
 
-        They run where the work was done: in the folder that this attempt or one before it pinned, else where we are.
+        They run in the folder that this or an earlier attempt has pinned, otherwise in the current folder.
         """
         tests = self._assignment.tests
         if tests is None:
@@ -275,7 +280,7 @@ class Context(Durable, Content):
         return await run_tests(tests, folder or Path(self._work_dir or self.task.work_dir or "."), limit, mark)
 
     async def report_quota(self, headers: Mapping[str, str]) -> None:
-        """Tell the queue how far the account's windows are used, by the headers of a provider's answer."""
+        """Report how far the account's windows are used, from the headers of a provider's answer."""
         await self._queue.accounts.report(self.token, headers=dict(headers))
 
     def spent(
@@ -287,9 +292,9 @@ class Context(Durable, Content):
         *,
         tokens_cached: int = 0,
     ) -> None:
-        """Note what the work has used; it is booked with the result, and also if there is none.
+        """Record what the work has used; it is booked with the result, or with the failure.
 
-        A cost that is not given is computed from tokens and model by public prices; `tokens_cached` is the part of
+        A missing cost is computed from tokens and model by public prices; `tokens_cached` is the part of
         `tokens_in` that came from a cache. Several models between two bookings are counted as one: call
         `book_usage` in between to keep them apart.
         """
@@ -302,22 +307,22 @@ class Context(Durable, Content):
         self.spent_so_far = usage_scope.add(self.spent_so_far, check.read(used, Usage, "usage"))
 
     def usage(self) -> Usage | None:
-        """What is noted and not yet booked."""
+        """Usage recorded but not yet booked."""
         if self._noted is None:
             return None
         noted = self._noted.used
         return noted if noted.cost_usd or noted.tokens_in or noted.tokens_out else None
 
     def take_usage(self) -> Usage | None:
-        """The same, for anyone who books it now."""
+        """Take that usage, to book it now."""
         used = self.usage()
         self._usage_total.empty()
         return used
 
     async def book_usage(self) -> None:
-        """Book what is noted now; done by itself wherever an attempt ends. Who has spent too much is cancelled.
+        """Book the recorded usage now; this happens automatically at the end. An attempt over its budget is cancelled.
 
-        What was logged is sent as well.
+        Sends the log lines as well.
         """
         if self._log_sender is not None:
             await self._log_sender.send([self.token])
@@ -338,8 +343,8 @@ class Context(Durable, Content):
     ) -> list[TaskHandle[Any]]:
         """Add subtasks to this task's DAG and continue; a later run of the handler gets the same ones.
 
-        A spawn is known by its `name`, else by the types of the tasks; the same once more is another spawn, in the
-        order of the calls, as with steps.
+        A spawn is identified by its `name`, or by the types of the tasks; a repeated name is another spawn, numbered in
+        the order of the calls, as with steps.
         """
         return await self._spawn(tasks, name)
 
@@ -350,13 +355,13 @@ class Context(Durable, Content):
         name: str | None = None,
         failures: Failures = "wait",
     ) -> list[Subtask]:
-        """Add subtasks and give the slot back until they are done; the handler is then run again, and gets them here.
+        """Add subtasks and free the slot until they are done; the handler is then run again, and gets them here.
 
-        That run spawns nothing: it is answered with what the first one spawned, found as `spawn` finds it.
+        That run spawns nothing: it gets the subtasks of the first run, identified as in `spawn`.
 
-        They are done when they are completed: a subtask that fails for good holds this task until a person has it
-        done. With `failures="return"` they are done once they have ended, and each says how: `status`, `reason` and
-        `error`. What was returned stays so, even if a person retries a subtask later.
+        They are done when they are completed: a subtask that fails for good blocks this task until a person brings it
+        to completion. With `failures="return"` they are done once they have ended, and each says how: `status`,
+        `reason` and `error`. A returned outcome stays, even if a person retries the subtask later.
         """
         await self.book_usage()
         numbered = self._numbered(name or _spawn_name(tasks))
@@ -410,11 +415,11 @@ class Context(Durable, Content):
     ) -> list[Any]:
         """Run one subtask for each input and return their results, in the order of the inputs.
 
-        `task` is a type, whose payloads the inputs are, or a typed task. The slot is given back until all have ended;
-        the handler is then run again, spawns nothing, and gets the results here. At most `limit` of them run at once.
+        `task` is a type, whose payloads are the inputs, or a typed task. The slot is freed until all have ended; the
+        handler is then run again, spawns nothing, and gets the results here. At most `limit` of them run at once.
 
         If one fails for good or is cancelled, `SubtasksFailed` is raised once all have ended and names those that did.
-        With `failures="return"` a `TaskFailed` or `TaskCancelled` stands in its place.
+        With `failures="return"` a `TaskFailed` or `TaskCancelled` takes its place.
         """
         check.one_of(failures, ("raise", "return"), "failures")
         known_by = self._numbered(name or f"map {task if isinstance(task, str) else task.type}")
@@ -433,11 +438,11 @@ class Context(Durable, Content):
         return found
 
     async def _spawn_part(self, name: str, part: mapping.Part) -> list[str]:
-        """The ids of a part of a map, spawned now or by an earlier run."""
+        """The ids of one part of a map, spawned now or by an earlier run."""
         known_by = f"{name} from {part.start}" if part.start else name
         made = await persist(lambda: self._queue.spawn(self.token, part.tasks, failures="return", name=known_by))
         if len(made) != len(part.tasks):
-            hint = "Make the inputs in a step, so that every run of the handler maps the same ones."
+            hint = "Compute the inputs in a step, so that every run of the handler maps the same ones."
             was = f"{name!r} mapped {part.start + len(made)} inputs before, not {part.start + len(part.tasks)}"
             raise InputError(was, where="inputs", hint=hint)
         return [each.id for each in made]
@@ -447,7 +452,7 @@ class Context(Durable, Content):
         return await persist(lambda: self._queue.spawn(self.token, tasks, name=numbered))
 
     async def _outcomes(self, task_ids: Sequence[str], failed: Sequence[FailedDependency]) -> list[Subtask]:
-        """What came of subtasks that are done, in this order; of those that failed, as this task went on with it."""
+        """The outcomes of finished subtasks, in order; failures as this task continued with them."""
         asked = list(dict.fromkeys(task_ids))
         known: dict[str, Subtask] = {each.task_id: _failed_subtask(each) for each in failed}
         by_root = dict(known)
@@ -460,27 +465,27 @@ class Context(Durable, Content):
         return [known.get(each) or await self._newest(each) for each in task_ids]
 
     async def _newest(self, task_id: str) -> Subtask:
-        """A subtask of an earlier row of this task, or one that a person has had done again under a new id."""
+        """A subtask of an earlier row of this task, or one rerun by a person under a new id."""
         task = await self._queue.get(task_id)
         while task.superseded_by is not None:
             task = await self._queue.get(task.superseded_by)
         return _subtask(task)
 
     async def sleep_until(self, name: str, at: Time) -> None:
-        """Give the slot back until this time; the handler is then run again, and continues here.
+        """Free the slot until this time; the handler is then run again, and continues here.
 
-        What is before is done again unless it is a step. Called again under the same name it is another wait.
+        Earlier code runs again unless it is a step. Called again under the same name, it is another wait.
         """
         await self._wait(name, until=at)
 
     async def wait_signal(self, name: str, signal: str, timeout_sec: Duration | None = None) -> Any:
-        """The same until someone sends this signal; answers its data, or raises `WaitExpired`."""
+        """Wait until this signal is sent; returns its data, or raises `WaitExpired`."""
         return await self._wait(name, signal=signal, timeout_sec=timeout_sec)
 
     async def ask(
         self, name: str, question: str, *, schema: Mapping[str, Any] | None = None, timeout_sec: Duration | None = None
     ) -> Any:
-        """The same until a person has answered; answers what fits the schema, or raises `WaitExpired`."""
+        """Ask a person; returns an answer that fits the schema, or raises `WaitExpired`."""
         return await self._wait(name, question=question, schema=schema, timeout_sec=timeout_sec)
 
     async def _wait(self, name: str, **terms: Any) -> Any:
@@ -495,7 +500,7 @@ class Context(Durable, Content):
         return wait.value
 
     async def subtasks(self) -> list[Subtask]:
-        """Subtasks of this task and what came of them; empty on the first run."""
+        """Subtasks of this task and their outcomes; empty on the first run."""
         found: list[Subtask] = []
         after: str | None = None
         while True:
@@ -507,7 +512,7 @@ class Context(Durable, Content):
 
 
 def _spawn_name(tasks: Sequence[NewTask | Mapping[str, Any]]) -> str:
-    """What a spawn without a name is known by: what its tasks are, which a run of the same code repeats."""
+    """The name of an unnamed spawn, derived from its tasks, which a run of the same code repeats."""
     types = {each.type if isinstance(each, NewTask) else str(each.get("type")) for each in tasks}
     name = f"spawn {', '.join(sorted(types))}"
     return name if len(name) <= MAX_SPAWN_NAME_LENGTH else f"spawn {hashlib.sha256(name.encode()).hexdigest()[:16]}"
@@ -522,3 +527,7 @@ def _subtask(task: Task) -> Subtask:
     if result is None:
         return Subtask(task.id, task.type, task.status, None, None)
     return Subtask(task.id, task.type, task.status, result.data, result.error, result.text)
+
+
+Handler = Callable[[Context], Awaitable[Any]] | Callable[[Context], Any]
+"""What works on tasks of one type."""

@@ -1,4 +1,4 @@
-"""What a worker is declared with: its handlers by type, how many run at once, and what it can do."""
+"""The declaration of a worker: its handlers by type, its concurrency, and its abilities."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from shiftwork.model.times import Duration, seconds
 from shiftwork.task_types.model import Options, TypeOptions
 from shiftwork.task_types.signature import Signature
 from shiftwork.task_types.typed_task import TypedTask
-from shiftwork.worker.calling import Handler
-from shiftwork.worker.context import Context
+from shiftwork.worker.context import Context, Handler
 from shiftwork.worker.lifespan import Enter, Lifespan
 from shiftwork.worker.typed_handlers import check_handler, handler_of
 
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 
 class TaskDecorator(Protocol):
-    """What `@worker.task(...)` does with a function."""
+    """The decorator that `@worker.task(...)` returns."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> TypedTask[P, R]: ...
@@ -40,9 +39,9 @@ class TaskDecorator(Protocol):
 
 
 class Declaration:
-    """Handlers by type, and the terms on which they are run."""
+    """Handlers by type, with the worker's options."""
 
-    def __init__(  # each names one thing that a worker is declared with
+    def __init__(  # one parameter per option of a worker
         self,
         agent_id: str | None = None,
         *,
@@ -64,21 +63,21 @@ class Declaration:
             raise InputError(f"a worker needs room for at least one task, got {concurrency}", where="concurrency")
         self.agent_id = agent_id
         self.concurrency = concurrency
-        """Tasks at once; None for `max_concurrent_tasks` of the workspace or its profile, else 10."""
+        """Concurrent tasks; None for `max_concurrent_tasks` of the workspace or its profile, or 10."""
         self.capabilities = list(capabilities)
         self.models = list(models)
         self.provider, self.accounts = provider, [*accounts, *([account] if account is not None else [])]
-        """Whose models it uses, and on which accounts: those who share them share their rate limits."""
+        """The provider and accounts it uses: agents that share them share their rate limits."""
         self.budget_usd = budget_usd
         self.workspace = workspace
         self.stop_grace_sec = seconds(stop_grace_sec)
         self.cancel_grace_sec = seconds(cancel_grace_sec)
         self.outbox = Path(outbox) if outbox is not None else None
         self.run_tests = run_tests
-        """Whether commands of `test-pass` are run; off, since anyone who may submit would run programs on this
+        """Whether to run commands of `test-pass`; off by default, because every submitter could run programs on this
         machine."""
         self.claim_ahead = claim_ahead
-        """Whether it may claim more tasks than it has slots, where they would begin within a tenth of a second."""
+        """Whether it may claim more tasks than it has slots, if they would start within a tenth of a second."""
         self.handlers: dict[str, Handler] = {}
         self.tasks: dict[str, TypedTask[Any, Any]] = {}
         """Those of the handlers that are typed, by type."""
@@ -135,9 +134,11 @@ class Declaration:
         self.handlers[type] = handler
 
     def lifespan(self, function: Enter[T]) -> Lifespan[T]:
-        """Register what this process opens once: an async generator that yields it, or what makes a context manager.
+        """Register a resource that each process opens once: an async generator that yields it, or a context manager
+        function.
 
-        It is entered before the first claim and left after the last result. `clients.of(ctx)` is what it yielded.
+        It is entered before the first claim and exited after the last result. `clients.of(ctx)` is the value it
+        yielded.
         """
         made = Lifespan(function)
         self.lifespans.append(made)

@@ -1,4 +1,4 @@
-"""Hands results in: once accepted, however often sent; kept on disk while the queue cannot be reached."""
+"""Submits results: accepted once, however often sent; stored on disk while the queue is unreachable."""
 
 from __future__ import annotations
 
@@ -27,47 +27,48 @@ from shiftwork.model.errors import (
 from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.reports import TaskFailure
 from shiftwork.operation.interface import AnyQueue
+from shiftwork.worker.error_text import clean, describe
 from shiftwork.worker.outbox import Outbox, StoredResult
 from shiftwork.worker.task_log import dollars, duration
 
 log = logging.getLogger("shiftwork.worker")
 F = TypeVar("F", bound=TaskFailure)
 RETRY_SEC = (0.2, 5.0)
-"""Between attempts to submit a result while the queue cannot be reached: first and longest."""
+"""First and maximum delay between attempts to submit a result while the queue is unreachable."""
 
 KEEP_AFTER_SEC = 1.0
-"""A result that is not answered for this long is written down, whatever the store says later."""
+"""A result without an answer after this long is stored on disk, whatever the store answers later."""
 
 DEAD_WORKERS_EVERY_SEC = 1.0
-"""How often a worker looks for results of processes that are gone."""
+"""How often a worker looks for results of dead processes."""
 
 TURN_SEC = 5.0
-"""How long who starts waits for another that is submitting what is left."""
+"""How long a starting worker waits for another that is submitting leftover results."""
 
 ASKED_SEC = 2.0
 """How long each report to an unreachable server is retried before it is kept for later."""
 
 MAX_ERROR_LENGTH = 60_000
 LOST_ACCESS = (StoreError, OperationTimeout, Unauthorized, Forbidden)
-"""The queue is away, or lets us in no more: anyone who starts next, perhaps with another token, hands the result in."""
+"""The queue is unreachable or refuses access: the next worker, perhaps with another token, submits the result."""
 
 
 class Summary(msgspec.Struct):
-    """What a worker has done."""
+    """The summary of a worker's work."""
 
     completed: int = 0
     failed: int = 0
     validating: int = 0
-    """Handed in, and waits for its verdict."""
+    """Submitted, and awaiting a verdict."""
     released: int = 0
     parked: int = 0
     cancelled: int = 0
     lost: int = 0
     went_offline: bool = False
     went_idle: bool = False
-    """It ended because there was nothing left to do."""
+    """Whether it ended because there was nothing left to do."""
     cost_usd: float = 0.0
-    """What the attempts have cost, as far as their handlers said."""
+    """The cost of the attempts, as far as handlers reported it."""
     took_sec: float = 0.0
 
     def __str__(self) -> str:
@@ -76,7 +77,7 @@ class Summary(msgspec.Struct):
         return f"{', '.join(counts) or 'no task was done'} in {duration(self.took_sec)}{paid}"
 
     def count(self, status: str | None) -> None:
-        """A result was submitted, and this became of it."""
+        """Count the outcome of a submitted result."""
         if status == "completed":
             self.completed += 1
         elif status == "validating":
@@ -85,7 +86,7 @@ class Summary(msgspec.Struct):
             self.failed += 1
 
     def count_unwanted(self, error: ShiftworkError) -> Literal["cancelled", "lost"]:
-        """The queue refused a write of an attempt: its task was cancelled, or is in other hands."""
+        """Count an attempt refused by the queue: its task was cancelled, or claimed by another agent."""
         cancelled = error.facts.get("status") == "cancelled"
         self.cancelled += cancelled
         self.lost += not cancelled
@@ -96,7 +97,7 @@ COUNTS = [field.name for field in msgspec.structs.fields(Summary) if field.type 
 
 
 class ResultDelivery:
-    """The way of a finished attempt from the handler to the queue."""
+    """Delivers finished attempts from the handler to the queue."""
 
     def __init__(self, queue: AnyQueue, outbox: Outbox, summary: Summary, stopping: asyncio.Event) -> None:
         self._queue = queue
@@ -106,19 +107,19 @@ class ResultDelivery:
         self._not_ours: set[str] = set()
 
     async def left(self, *, of_dead_workers: bool = False) -> list[StoredResult]:
-        """Hand in what earlier runs could not; what cannot be submitted now either is returned.
+        """Submit results left by earlier runs; returns those that still cannot be submitted.
 
-        Of the dead: only what was kept by processes that are known to be gone. The living submit theirs themselves.
+        With `of_dead_workers`, only those of processes known to be gone. Live processes submit their own.
         """
         async with self._locked(0 if of_dead_workers else TURN_SEC) as ours:
             if of_dead_workers and not ours:
-                return []  # others see to it
+                return []  # another process is doing it
             kept = list(self._outbox.of_dead_workers() if of_dead_workers else self._outbox.left())
             return [each for each in kept if not await self._submit_left(each)]
 
     @asynccontextmanager
     async def _locked(self, patience: float) -> AsyncIterator[bool]:
-        """Ours as soon as it can be had; who has waited for this long continues without."""
+        """Take the outbox's lock; after this long, continue without it."""
         until = time.monotonic() + patience
         while True:
             with self._outbox.lock() as ours:
@@ -128,7 +129,7 @@ class ResultDelivery:
             await asyncio.sleep(0.05)
 
     async def _submit_left(self, kept: StoredResult) -> bool:
-        """Whether it need not be tried again."""
+        """Whether the result is settled and need not be retried."""
         if kept.token in self._not_ours:
             return True
         try:
@@ -138,7 +139,7 @@ class ResultDelivery:
             self._not_ours.add(kept.token)
             return True
         except InputError as error:
-            log.warning("%s from the outbox is refused: %s", kept.token, error)
+            log.warning("%s from the outbox was refused: %s", kept.token, error)
         except ShiftworkError:
             return False
         else:
@@ -148,16 +149,18 @@ class ResultDelivery:
         return True
 
     async def submit_for_dead_workers(self) -> None:
-        """Hand in, forever, what processes of this machine leave behind when they die."""
+        """Submit results left by dead processes of this machine, forever."""
         while True:
             try:
                 await self.left(of_dead_workers=True)
             except Exception:  # heartbeats run in parallel and must continue
-                log.exception("what dead processes left in the outbox waits")
+                log.exception("could not submit the outbox of dead processes")
             await asyncio.sleep(DEAD_WORKERS_EVERY_SEC)
 
     async def deliver(self, kept: StoredResult) -> str | None:
-        """Hand a result in; while the queue is away it is kept on disk and tried again. What became of the task."""
+        """Submit a result; while the queue is unreachable, it is stored on disk and retried. Returns the task's
+        outcome.
+        """
         timer = asyncio.get_running_loop().call_later(KEEP_AFTER_SEC, self.keep, kept, "there is no answer yet")
         try:
             answered, status = await self._try_until_answered(kept)
@@ -186,26 +189,26 @@ class ResultDelivery:
                 if isinstance(error, ShiftworkError) or kept.result is None:
                     raise
                 log.exception("cannot submit the result of %s", kept.token)
-                kept = _refused(kept, InputError(f"{type(error).__name__}: {_words(error)}"))
+                kept = _refused(kept, InputError(describe(error)))
             else:
                 return True, None if outcome is None else outcome.status
 
     def answered(self, claim: Token) -> None:
-        """The queue has it: nothing need be kept."""
+        """The queue has the result: remove it from the outbox."""
         if self._outbox.holds_any:
             self._outbox.drop(claim.text)
 
     def keep(self, kept: StoredResult, why: object) -> None:
-        """Write it down, once."""
+        """Store the result in the outbox, once."""
         if not self._outbox.has(kept.token) and self._outbox.keep(kept):
             log.warning("%s is kept in the outbox: %s", kept.token, why)
 
     def keeps(self, claim: Token) -> bool:
-        """Whether its result is written down, for anyone who starts next."""
+        """Whether the result is in the outbox, for the next worker."""
         return self._outbox.has(claim.text)
 
     async def _submit_result(self, kept: StoredResult) -> Outcome | None:
-        """What it came to; None where it is not wanted any more."""
+        """Send a result once; returns its outcome, or None if it is no longer wanted."""
         try:
             if kept.result is not None:
                 outcome = await self._queue.complete(kept.token, **kept.result.fields())
@@ -222,31 +225,18 @@ class ResultDelivery:
 
 
 def _refused(kept: StoredResult, error: InputError) -> StoredResult:
-    """What the handler returned cannot be stored: that is a failed attempt, and trying again may fix it."""
+    """Report a failed attempt because the handler's result cannot be stored; a retry may fix it."""
     if kept.result is not None:
         usage = None if error.facts.get("booked") else kept.result.usage
         return StoredResult(kept.token, failure=TaskFailure(reasons.INVALID_OUTPUT, str(error), usage))
     if kept.failure is not None and kept.failure.data is not None:
-        log.error("the data of a report of %s is left out: %s", kept.token, error)
+        log.error("the data of a report of %s was left out: %s", kept.token, error)
         return StoredResult(kept.token, failure=msgspec.structs.replace(kept.failure, data=None))
     log.error("a report of %s was refused: %s", kept.token, error)
-    return StoredResult(kept.token, failure=TaskFailure(reasons.CRASH, "its worker's report was refused"))
+    return StoredResult(kept.token, failure=TaskFailure(reasons.CRASH, "the queue refused its worker's report"))
 
 
 def plain(found: F) -> F:
-    """A failure in words that every store can hold; one without a reason is a crash."""
+    """A failure with text that every store can hold; one without a reason is a crash."""
     reason, error = clean(found.reason, MAX_NAME) or reasons.CRASH, clean(found.error, MAX_ERROR_LENGTH)
     return msgspec.structs.replace(found, reason=reason, error=error)
-
-
-def clean(text: object, limit: int) -> str:
-    """Text that every store can hold, also of what cannot even describe itself."""
-    plain = text if isinstance(text, str) else "" if text is None else _words(text)
-    return plain.replace("\0", "").encode("utf-8", "replace").decode()[:limit]
-
-
-def _words(value: object) -> str:
-    try:
-        return str(value)
-    except Exception:  # noqa: BLE001  # the user's own __str__
-        return type(value).__name__

@@ -31,7 +31,7 @@ T = TypeVar("T")
 log = logging.getLogger("shiftwork.worker")
 PAGE = 100
 RETRY_SEC = (0.2, 5.0)
-"""Between attempts to store something while the queue cannot be reached: first and longest."""
+"""First and maximum delay between attempts to store something while the queue is unreachable."""
 
 
 class Happened(NamedTuple):
@@ -41,7 +41,7 @@ class Happened(NamedTuple):
 
 
 class NotHappened(Exception):
-    """Raised by the function of an effect that is certain to have done nothing: it may be tried again."""
+    """Raised by the function of an effect that certainly did nothing: it may be retried."""
 
 
 class Durable:
@@ -52,7 +52,7 @@ class Durable:
         self._assignment = assignment
 
     _noted: usage_scope.UsageTotal | None = None
-    """What the attempt has used; most note nothing."""
+    """The attempt's recorded usage; most record none."""
 
     @property
     def _usage_total(self) -> usage_scope.UsageTotal:
@@ -74,10 +74,10 @@ class Durable:
         return _Stored(self._queue, self._assignment.id)
 
     async def step(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """The result of the function: stored by an earlier attempt, or made now and stored for the later ones.
+        """Return the function's result: stored by an earlier attempt, or computed now and stored for later ones.
 
-        Called again under the same name it is another step: `plan`, `plan#2`, in the order of the calls. What `spent`
-        notes inside is booked with the step.
+        A repeated name is another step: `plan`, `plan#2`, in the order of the calls. Usage recorded inside with `spent`
+        is booked with the step.
         """
         numbered = self._numbered(name)
         if (stored := await self._stored.find(numbered)) is not None:
@@ -93,29 +93,29 @@ class Durable:
             return (await self._complete(numbered, result, spent.empty())).result
 
     async def _result_of(self, step: Step) -> Any:
-        """Pages of steps leave out what is large."""
+        """Read a large result, which pages of steps leave out."""
         if step.artifact is None:
             return step.result
         return (await persist(lambda: self._queue.steps.begin(self._assignment.token, step.name))).result
 
     async def begin_step(self, name: str) -> Step:
-        """The next step of this name: done, with its result, or in flight from now on."""
+        """Begin the next step of this name: done, with its result, or in progress from now on."""
         numbered = self._numbered(name)
         return await persist(lambda: self._queue.steps.begin(self._assignment.token, numbered))
 
     async def complete_step(self, step: Step, result: Any) -> Any:
-        """Store what came of a step that was begun, with what `spent` has noted until now; answers it as stored."""
+        """Store the result of a begun step, with the usage recorded so far; returns it as stored."""
         return (await self._complete(step.name, result, self._usage_total.empty())).result
 
     async def record_step(self, name: str, result: Any) -> Any:
-        """Store a result under exactly this name, with what `spent` has noted until now; answers it as stored.
+        """Store a result under exactly this name, with the usage recorded so far; returns it as stored.
 
-        The first result under a name stands. For logs whose entries have names of their own.
+        The first result under a name wins. For logs whose entries have their own names.
         """
         return (await self._complete(check.name(name, "name"), result, self._usage_total.empty())).result
 
     async def read_steps(self, prefix: str) -> list[Step]:
-        """The steps that are done and whose names begin like this, in the order of their making, with their results."""
+        """The finished steps whose names begin with this, in order of creation, with their results."""
         token, found = self._assignment.token, list[Step]()
         after: int | None = 0
         while after is not None:
@@ -125,7 +125,7 @@ class Durable:
             found += [step for step in page if step.status == "done" and step.name.startswith(prefix)]
             after = page[-1].place if len(page) == PAGE else None
         for place, step in enumerate(found):
-            if step.artifact is not None:  # a page leaves out what is large
+            if step.artifact is not None:  # a page leaves out large results
                 found[place] = await persist(functools.partial(self._queue.steps.begin, token, step.name))
         return found
 
@@ -133,7 +133,7 @@ class Durable:
         try:
             return await persist(lambda: self._queue.steps.complete(self._assignment.token, name, result, used))
         except LeaseLost:
-            raise  # which has booked it
+            raise  # whose step has booked it
         except BaseException:
             self._record(used)
             raise
@@ -144,7 +144,7 @@ class Durable:
         return name if count == 1 else self._numbered(f"{name}#{count}")
 
     def _record(self, used: Usage) -> None:
-        """Add to what is booked with the step that runs here, else with the attempt's end."""
+        """Add usage to the current step, or to the attempt outside of steps."""
         (usage_scope.current() or self._usage_total).add(used)
 
     async def effect(
@@ -155,10 +155,11 @@ class Durable:
         key: str | None = None,
         verify: Callable[[Effect], Any] | None = None,
     ) -> Any:
-        """Act outside once, whatever crashes: the function's result, made now or by anyone who did it before.
+        """Perform an outside action once, despite crashes; returns the function's result, from now or an earlier
+        attempt.
 
-        The function is given the effect, whose `key` and `token` it should hand to the outside. Where an earlier
-        attempt may have acted, `verify` looks and answers `Happened(result)` or None; without it a person is asked.
+        The function gets the effect, whose `key` and `token` it should pass to the outside system. If an earlier
+        attempt may have acted, `verify` checks and returns `Happened(result)` or None; without it, a person is asked.
         """
         effect = await self._begin_effect(name, key)
         if effect.status == "done":
@@ -186,7 +187,7 @@ class Durable:
 
         effect = await persist(ask)
         if asked > 1 and effect.begun_by == self._assignment.token and effect.key not in self._tried:
-            return _as_new(effect)  # begun by an asking whose answer got lost
+            return _as_new(effect)  # begun by a call whose answer was lost
         return effect
 
     async def _poll(self, effect: Effect, verify: Callable[[Effect], Any] | None) -> Happened | None:
@@ -197,7 +198,7 @@ class Durable:
             )
         found = await threads.call(verify, effect, name=effect.key)
         if found is not None and not isinstance(found, Happened):
-            raise TypeError(f"verify of {effect.key!r} must answer Happened(result) or None, not {found!r}")
+            raise TypeError(f"verify of {effect.key!r} must return Happened(result) or None, not {found!r}")
         return found
 
     async def _finish_effect(self, effect: Effect, result: Any, *, happened: bool = True) -> Effect:
@@ -214,7 +215,7 @@ def _as_new(effect: Effect) -> Effect:
 
 
 class _Stored:
-    """Steps that earlier attempts have done, read as they are asked for: mostly in the order of their making."""
+    """Finished steps of earlier attempts, read on demand: usually in order of creation."""
 
     def __init__(self, queue: AnyQueue, task_id: str) -> None:
         self._queue = queue
@@ -236,7 +237,7 @@ class _Stored:
 
 
 async def persist(call: Callable[[], Awaitable[T]]) -> T:
-    """Call until the queue answers: what was paid for is not lost over an outage. Ended by the end of the lease."""
+    """Call until the queue answers, so that an outage does not lose paid work. The end of the lease ends this."""
     wait = RETRY_SEC[0]
     while True:
         try:
@@ -244,6 +245,6 @@ async def persist(call: Callable[[], Awaitable[T]]) -> T:
         except StoreClosed:
             raise
         except (StoreError, OperationTimeout, Overloaded) as error:
-            log.info("the queue is asked again in %g s: %s", wait, error)
+            log.info("retrying in %g s: %s", wait, error)
         await asyncio.sleep(wait)
         wait = min(wait * 2, RETRY_SEC[1])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from shiftwork.model import reasons
 from shiftwork.providers import provider_limits
 from shiftwork.worker.context import Done, Fail
-from shiftwork.worker.delivery import clean
+from shiftwork.worker.error_text import clean
 from shiftwork.worker.output import MAX_BYTES, Final
 from shiftwork.worker.provider_errors import local_zone
 
@@ -22,7 +22,7 @@ REASONS: dict[int, str] = {
     77: reasons.AUTH_FAILURE,
     124: reasons.TIMEOUT,
 }
-"""Exit codes with a meaning of their own, near to what sysexits.h and timeout(1) mean by them."""
+"""Exit codes with a meaning, close to sysexits.h and timeout(1)."""
 
 MAX_TAIL_LENGTH = 4_000
 _GONE = (
@@ -34,7 +34,9 @@ _GONE = (
 
 
 def reason_of(code: int) -> str:
-    """A signal is a crash, also where a shell reports it as 128 and more; any other code is the agent's own error."""
+    """A signal is a crash, also if a shell reports it as 128 plus its number; any other code is the agent's own
+    error.
+    """
     if code < 0 or 128 < code <= 128 + signal.NSIG:
         return reasons.CRASH
     return REASONS.get(code, reasons.AGENT_ERROR)
@@ -50,9 +52,9 @@ def name_of(code: int) -> str:
 
 
 def session_is_gone(code: int, final: Final | None, stderr: str) -> bool:
-    """Whether an agent that was asked to resume a session says that it has none of that id.
+    """Whether an agent that should resume a session reports that it has no such session.
 
-    One whose exit code has a meaning has said by it what is to follow.
+    An exit code with a meaning takes precedence.
     """
     if code == 0 or code in REASONS:
         return False
@@ -61,14 +63,14 @@ def session_is_gone(code: int, final: Final | None, stderr: str) -> bool:
 
 
 class Facts(NamedTuple):
-    """What is known of the provider's answer, and of the call: provider, account and model."""
+    """What is known of the provider's answer and the call: provider, account and model."""
 
     answer: Mapping[str, Any] = MappingProxyType({})
     use: Mapping[str, str] = MappingProxyType({})
 
 
 def interpret(code: int, final: Final | None, stderr: str, *, cut: bool, facts: Facts, now: float) -> Done:
-    """The result of a command that ended by itself, or the failure it stands for."""
+    """The result or failure of a command that ended by itself."""
     if code != 0 or (final is not None and final.failed):
         text = error_text(name_of(code), final, stderr)
         known = facts if final is None or final.failed else facts._replace(answer={})
@@ -81,7 +83,7 @@ def interpret(code: int, final: Final | None, stderr: str, *, cut: bool, facts: 
 
 
 def _reason(code: int, final: Final | None) -> str:
-    """An agent that has said itself that it failed did not crash: Gemini CLI ends with 173 for a status of 429."""
+    """An agent that reported its own failure did not crash: Gemini CLI exits with 173 for a status of 429."""
     if final is None or not final.failed:
         return reason_of(code)
     return final.reason or (REASONS.get(code, reasons.AGENT_ERROR) if code >= 0 else reasons.CRASH)
@@ -99,7 +101,7 @@ def provider_data(text: str, facts: Facts, now: float) -> dict[str, Any] | None:
 
 
 def error_text(what: str, final: Final | None, stderr: str) -> str:
-    """What happened, and the last words of both streams: there is where agents say why."""
+    """What happened, with the end of both streams, where agents report causes."""
     message = final.text if final is not None and final.text else ""
     tails = (text.strip()[-MAX_TAIL_LENGTH:] for text in (stderr, message))
     return clean("\n".join([what, *filter(None, tails)]), 3 * MAX_TAIL_LENGTH)

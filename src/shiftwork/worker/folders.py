@@ -1,7 +1,7 @@
 """Work folders: one per task and its retries, with a record of every run, so that no process outlives it.
 
-A note is a file that the runner holds locked. One that no one holds was left by a runner that died; anyone who finds it
-ends the processes it names: the next runner, the next attempt in the folder, or the keeper that waits for just this.
+A note is a file locked by the runner. An unlocked note was left by a dead runner; whichever process finds it ends the
+processes it names: the next runner, the next attempt in the folder, or the keeper that waits for this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shiftwork.worker.group import Run
 log = logging.getLogger("shiftwork.worker")
 LOOK_EVERY_SEC = 0.1
 _KEEPER = "import sys; sys.stdin.read(); from shiftwork.worker.folders import keep; keep(sys.argv[1])"
-"""Waits as a bare interpreter, for many may be waiting; it loads the rest when it has something to do."""
+"""Waits as a bare interpreter, since many may be waiting; it imports the rest only when needed."""
 
 
 class Note:
@@ -45,7 +45,7 @@ class Note:
         os.pwrite(self._file, msgspec.json.encode(run), 0)
 
     def read(self) -> Run | None:
-        """The run that an earlier holder noted and did not end."""
+        """The run that an earlier holder recorded and did not end."""
         with suppress(msgspec.DecodeError):
             return msgspec.json.decode(os.pread(self._file, 65_536, 0), type=Run)
         return None
@@ -56,7 +56,7 @@ class Note:
 
 
 class WorkFolder:
-    """A folder that one attempt has to itself."""
+    """A folder used by one attempt exclusively."""
 
     def __init__(self, path: Path, note: Note) -> None:
         self.path = path
@@ -65,7 +65,7 @@ class WorkFolder:
         self._record = note
 
     async def enter(self) -> None:
-        """No one else works here: whom a dead runner left is ended first."""
+        """Enter the folder; first ends processes that a dead runner left here."""
         if (left := self._record.read()) is not None:
             await asyncio.to_thread(group.kill, left)
         self._make()
@@ -74,7 +74,7 @@ class WorkFolder:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def file(self, name: str, content: bytes) -> Path:
-        """A file next to the folder, not in it: its contents belong to the agent. It goes when the attempt ends."""
+        """A file next to the folder, whose contents belong to the agent. It is removed when the attempt ends."""
         path = self._record.path.with_suffix(f".{name}")
         path.write_bytes(content)
         return path
@@ -104,20 +104,20 @@ class Folders:
             raise InputError(f"cannot work in {self.base}: {error.strerror}", where="--work-dir") from error
 
     def of(self, task: Task) -> Path:
-        """The folder that the task names, or that was pinned to it; else one of its own."""
+        """The folder named by the task, or pinned to it; otherwise one of its own."""
         return self.named(task) or self._root(task) / task.id
 
     def _root(self, task: Task) -> Path:
-        """Workers of several workspaces may have one base, and their tasks are not business of each other."""
+        """One folder per workspace: workers of several workspaces may share a base."""
         workspace = task.workspace_id
         return self.base if workspace == "default" else self.base / quote(workspace, safe="").replace(".", "%2E")
 
     def made(self, path: Path) -> bool:
-        """Whether it is a folder of ours and not one that a task has named: that may be someone's repository."""
+        """Whether the folder is ours and not named by a task: that may be a repository."""
         return self.base in path.parents[:2] and ids.parse(path.name) is not None
 
     def named(self, task: Task) -> Path | None:
-        """Only a folder below the base: anyone who submits a task does not choose where on this machine it is done."""
+        """A folder below the base only: a submitter must not choose a place on this machine."""
         root = self._root(task)
         path = (root / (task.work_dir or "")).resolve()
         inside = root in path.parents and self._notes not in (path, *path.parents)
@@ -125,7 +125,7 @@ class Folders:
 
     @asynccontextmanager
     async def take(self, path: Path) -> AsyncIterator[WorkFolder]:
-        """Wait until no one works in the folder, and have it."""
+        """Wait until the folder is free, and lock it."""
         name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
         place = WorkFolder(path, await self._wait_for(self._notes / f"{name}.json"))
         try:
@@ -142,7 +142,7 @@ class Folders:
             await asyncio.sleep(LOOK_EVERY_SEC)
 
     def end_orphans(self) -> int:
-        """End what runners that have died left behind; how many processes there were."""
+        """End processes left by dead runners; returns how many."""
         killed = 0
         for path in sorted(self._notes.glob("*.json")):
             note = _lock(path)
@@ -155,7 +155,7 @@ class Folders:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """While this lasts, a process waits for our death, to end what we cannot end then."""
+        """Keep a process waiting that ends the command if we die."""
         keeper = subprocess.Popen(
             [sys.executable, "-P", "-c", _KEEPER, str(self.base)], stdin=subprocess.PIPE, start_new_session=True
         )
@@ -166,12 +166,12 @@ class Folders:
 
 
 def keep(base: str) -> None:
-    """What the keeper does once its runner has gone."""
+    """Run by the keeper once its runner is gone."""
     Folders(Path(base)).end_orphans()
 
 
 def _lock(path: Path) -> Note | None:
-    """The note, unless someone holds it. A file that was taken away before we had its lock is no one's note."""
+    """Lock the note, unless another process holds it. A file removed before we locked it does not count."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

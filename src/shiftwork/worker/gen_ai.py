@@ -17,11 +17,11 @@ _LABELS = frozenset(
     | {"gen_ai.request.model", "gen_ai.response.model"}
 )
 _instruments: dict[str, Any] = {}
-"""The histograms of the meter that made them."""
+"""The histograms, by the meter that created them."""
 
 
 class Invocation(NamedTuple):
-    """One attempt, as far as it is known when it ends."""
+    """An attempt's facts, as known at its end."""
 
     agent: str
     provider: str | None
@@ -34,7 +34,7 @@ class Invocation(NamedTuple):
     error: str | None
 
     def attributes(self) -> dict[str, str | float | None]:
-        """Of its span. Tokens stand on this span alone, so that a sum over a trace counts them once."""
+        """The span's attributes. Only this span has tokens, so that a sum over a trace counts them once."""
         used = self.tokens_in or self.tokens_out
         return {
             "gen_ai.operation.name": OPERATION,
@@ -49,12 +49,12 @@ class Invocation(NamedTuple):
         }
 
     def labels(self) -> dict[str, str]:
-        """Of its metrics: what has few values."""
+        """The metrics' labels, of low cardinality."""
         return {name: str(value) for name, value in self.attributes().items() if name in _LABELS and value is not None}
 
 
 def note(invocation: Invocation) -> None:
-    """Put it on the span that runs here, and into the metrics of this process."""
+    """Record it on the current span and in this process's metrics."""
     tracing.annotate(invocation.attributes())
     meter = tracing.meter()
     if meter is None:

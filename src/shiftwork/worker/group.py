@@ -1,4 +1,4 @@
-"""The processes of one command: started in a group of their own, found again by what only they have, ended together."""
+"""The processes of one command: started in a group of their own, identified by a mark, ended together."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ import msgspec
 from shiftwork.agents.known_process import Process, process_of
 
 MARK = "SHIFTWORK_RUN"
-"""The variable that all processes of a run inherit, so that one that has left the group is found, too."""
+"""The variable that all processes of a run inherit, so that those that left the group are found, too."""
 
 LINGER_SEC = 1.0
-"""After the command has ended, what it started has this long to write its last words and end as well."""
+"""After the command has ended, its child processes have this long to write their last output and end."""
 
 Hear = Callable[[bytes], None]
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What is written down of a run, for anyone who must end it when its runner cannot."""
+    """The record of a run, to end it if its runner cannot."""
 
     mark: str
     leader: Process | None = None
 
 
 def kill(run: Run) -> int:
-    """End every process of a run at once; how many there were."""
+    """Kill every process of a run; returns how many."""
     if run.leader is not None and process_of(run.leader.pid) == run.leader:
         signal_group(run.leader.pid, signal.SIGKILL)
     killed: set[int] = set()
@@ -46,7 +46,7 @@ def kill(run: Run) -> int:
 
 
 def marked(mark: str) -> list[int]:
-    """Processes that have this mark, where the machine lets them be seen. A dead one has lost it."""
+    """Processes with this mark, if the system shows their environment. Dead ones have none."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -62,7 +62,7 @@ def signal_group(leader: int, number: signal.Signals) -> None:
 
 
 class _Listener(asyncio.Protocol):
-    """Hands on what a pipe carries."""
+    """Passes on a pipe's data."""
 
     def __init__(self, hear: Hear) -> None:
         self._hear = hear
@@ -76,7 +76,7 @@ class _Listener(asyncio.Protocol):
 
 
 class Group:
-    """A command under way. Its leader is not buried before the group is ended: until then its id is no one else's."""
+    """A running command. Its leader is not reaped before the group is ended: until then, its id cannot be reused."""
 
     def __init__(self, leader: subprocess.Popen[bytes], mark: str) -> None:
         self.run = Run(mark, process_of(leader.pid))
@@ -91,7 +91,7 @@ class Group:
     def start(
         cls, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], stdin: Path | None, mark: str
     ) -> Group:
-        """What it reads is a file, so that it may read it or not; without one it is talked to by `writer`."""
+        """Its standard input is a file, which it may ignore; without one, `writer` feeds it."""
         with nullcontext(subprocess.PIPE) if stdin is None else stdin.open("rb") as given:
             leader = subprocess.Popen(
                 arguments,
@@ -105,14 +105,14 @@ class Group:
         return cls(leader, mark)
 
     async def listen(self, stdout: Hear, stderr: Hear) -> None:
-        """From now on what it prints is heard."""
+        """Start to read its output."""
         for pipe, hear in ((self._leader.stdout, stdout), (self._leader.stderr, stderr)):
             transport, listener = await self._loop.connect_read_pipe(functools.partial(_Listener, hear), pipe)
             self._listeners.append(listener)
             self._transports.append(transport)
 
     async def writer(self) -> asyncio.StreamWriter:
-        """What it is to read is written here."""
+        """Writes to its standard input."""
         made, pipe = asyncio.streams.FlowControlMixin, self._leader.stdin
         transport, protocol = await self._loop.connect_write_pipe(made, pipe)
         self._transports.append(transport)
@@ -123,7 +123,7 @@ class Group:
             os.waitid(os.P_PID, self._leader.pid, os.WEXITED | os.WNOWAIT)
         else:  # macOS before Python 3.13
             self._leader.wait()
-        with suppress(RuntimeError):  # the loop has gone: no one waits any more
+        with suppress(RuntimeError):  # the loop is closed: no one waits any more
             self._loop.call_soon_threadsafe(self._exited.set)
 
     async def ended(self) -> None:
@@ -131,14 +131,14 @@ class Group:
         await self._exited.wait()
 
     async def terminate(self, grace_sec: float) -> None:
-        """Ask all of the group to end, and wait for the command this long."""
+        """Ask the whole group to end, and wait this long for the command."""
         signal_group(self._leader.pid, signal.SIGTERM)
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_sec):
                 await self._exited.wait()
 
     async def reap(self) -> int:
-        """End whatever is left of the run; the command's exit code."""
+        """Kill what is left of the run; returns the command's exit code."""
         try:
             if self._exited.is_set():
                 await self._hear_the_rest()
@@ -153,7 +153,7 @@ class Group:
         return self._leader.wait()
 
     async def _hear_the_rest(self) -> None:
-        """Until both pipes have ended, or no one can be expected to write any more."""
+        """Wait until both pipes are closed, or no more output can be expected."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SEC):
                 for listener in self._listeners:

@@ -1,6 +1,4 @@
-"""Heartbeats and maintenance jobs from a thread of their own: a handler that blocks its loop does not lose its
-lease.
-"""
+"""Heartbeats and maintenance jobs in a thread of their own, so that a handler that blocks its loop keeps its lease."""
 
 from __future__ import annotations
 
@@ -24,17 +22,17 @@ from shiftwork.worker.outbox import Outbox
 
 log = logging.getLogger("shiftwork.worker")
 MAX_UNRESPONSIVE_SEC = 2.0
-"""While something runs, the queue is asked this often whether it is still wanted."""
+"""While a task runs, the queue is asked this often whether it is still wanted."""
 
 BLOCKED_AFTER_SEC = 5.0
 LOOK_EVERY_SEC = 1.0
 
 Ending = Literal["cancelled", "lost", "cut_off"]
-"""Why a claim must be stopped: someone cancelled it, someone else has it, or no one can say any more."""
+"""Why a claim must be stopped: it was cancelled, another agent has it, or it is unknown."""
 
 
 class HeartbeatTarget(Protocol):
-    """The runner, as the pulse sees it."""
+    """The runner's interface for the heartbeat thread."""
 
     agent_id: str
     runtime_id: str
@@ -46,20 +44,20 @@ class HeartbeatTarget(Protocol):
         """Stop the handler of this claim."""
 
     def ask_to_yield(self, token: str, why: str) -> None:
-        """Let the handler of this claim give its task back."""
+        """Ask the handler of this claim to release its task."""
 
     def instruct(self, token: str, instructions: Sequence[Instruction]) -> None:
-        """Hand the handler of this claim what was said to it."""
+        """Pass instructions to the handler of this claim."""
 
     def slow_down(self, seconds: float) -> None:
-        """For how long handlers should go slow, since someone met a rate limit; 0 when that is over."""
+        """How long handlers should slow down because an agent hit a rate limit; 0 when that is over."""
 
     def lose_access(self, error: ShiftworkError) -> None:
-        """We are let in no more, and should not be by asking again."""
+        """The server refuses access for good; retries do not help."""
 
 
 class Heartbeater:
-    """Beats for everything a runtime holds, and passes on what must stop."""
+    """Sends heartbeats for everything a runtime holds, and passes on which claims must stop."""
 
     def __init__(self, held: HeartbeatTarget, queue: AnyQueue, interval: float, lease_sec: float | None) -> None:
         self._held = held
@@ -76,21 +74,21 @@ class Heartbeater:
                 await self.beat()
 
     async def beat(self) -> None:
-        """One beat. The lease counts from its sending, on this machine's own clock."""
+        """Send one heartbeat. The lease counts from its sending, on this machine's own clock."""
         sent = time.monotonic()
         tokens = self._held.tokens()
         try:
             answer = await self._queue.runtimes.heartbeat(self._held.runtime_id, tokens)
-            with suppress(NotFound):  # it has not registered, and claimed nothing yet
+            with suppress(NotFound):  # not registered yet, so nothing is claimed
                 await self._queue.agents.heartbeat(self._held.agent_id)
             await self._let_go(answer.unnamed)
         except ShiftworkError as error:
-            log.warning("a heartbeat did not get through: %s", error)
+            log.warning("a heartbeat failed: %s", error)
             if isinstance(error, Unauthorized | Forbidden) and not isinstance(error, NotYourClaim):
                 self._held.lose_access(error)
             if self._lease_sec is not None and time.monotonic() - self._extended_at > self._lease_sec:
                 for token in tokens:
-                    self._held.stop_work(token, "cut_off", "the queue could not be reached before the lease ran out")
+                    self._held.stop_work(token, "cut_off", "the queue was unreachable until the lease expired")
             return
         self._extended_at = sent
         for token, reason in answer.cancel.items():
@@ -104,15 +102,15 @@ class Heartbeater:
         self._held.slow_down(answer.slow_down_sec or 0.0)
 
     async def _let_go(self, unnamed: Sequence[str]) -> None:
-        """A claim whose answer never reached us has our heartbeats but no one's work: it ends as a lease would."""
+        """Release claims whose answer never reached us: our heartbeats would keep them alive without work."""
         now = time.monotonic()
         known = set(self._held.tokens())
         self._unknown_since = {t: self._unknown_since.get(t, now) for t in unnamed if t not in known}
         patience = self._lease_sec or 3 * self._interval
         late = [token for token, since in self._unknown_since.items() if now - since >= patience]
         if late:
-            log.warning("%d claims whose answer was lost are released", len(late))
-            await self._queue.batch.release(late, "the answer to its claim got lost")
+            log.warning("releasing %d claims whose answer was lost", len(late))
+            await self._queue.batch.release(late, "the answer to its claim was lost")
 
 
 class HeartbeatThread:
@@ -144,16 +142,16 @@ class HeartbeatThread:
     async def __aexit__(self, *_: object) -> None:
         self._ending.set()
         if self._loop is not None and self._stop is not None:
-            with suppress(RuntimeError):  # it has ended by itself
+            with suppress(RuntimeError):  # it has already ended
                 self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.to_thread(self._thread.join, 10)
 
     def _run(self) -> None:
-        """Until the runner ends; a store that is away is waited for, as the runner does."""
+        """Open the store and run until the runner ends; waits for an unreachable store, as the runner does."""
         while not self._ending.is_set():
             try:
                 asyncio.run(self._work())
-            except Exception as error:  # noqa: BLE001  # whatever it is, heartbeats must continue
+            except Exception as error:  # noqa: BLE001  # heartbeats must continue, whatever the error
                 if not self._ready.is_set():
                     self._broken = error
                     break
@@ -201,7 +199,7 @@ class HeartbeatThread:
             task.result()  # none of them ends by itself
 
     async def _watch_main_loop(self) -> None:
-        """Say which code blocks the handlers' loop, once each time it does."""
+        """Log which code blocks the handlers' loop, once each time."""
         while True:
             answered = asyncio.Event()
             loop = asyncio.get_running_loop()
@@ -210,7 +208,7 @@ class HeartbeatThread:
                 async with asyncio.timeout(BLOCKED_AFTER_SEC):
                     await answered.wait()
             except TimeoutError:
-                frame = sys._current_frames().get(self._main_thread)  # noqa: SLF001  # the one way to see another thread's stack
+                frame = sys._current_frames().get(self._main_thread)  # noqa: SLF001  # the only way to see another thread's stack
                 where = "".join(traceback.format_stack(frame)[-3:]) if frame else "unknown"
                 log.warning(
                     "a handler blocks the event loop; use a plain function for blocking work. It is at:\n%s", where
@@ -220,5 +218,5 @@ class HeartbeatThread:
 
 
 def _answer(loop: asyncio.AbstractEventLoop, answered: asyncio.Event) -> None:
-    with suppress(RuntimeError):  # anyone who asked has gone
+    with suppress(RuntimeError):  # the caller is gone
         loop.call_soon_threadsafe(answered.set)

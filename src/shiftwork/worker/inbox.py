@@ -1,4 +1,4 @@
-"""What people and programs say to a handler while it works."""
+"""Instructions of people and programs to a running handler."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ log = logging.getLogger("shiftwork.worker")
 
 
 class Inbox:
-    """The instructions of one attempt: those of the task so far, then those that heartbeats bring.
+    """The instructions of one attempt: the task's so far, then those brought by heartbeats.
 
-    Each is handed out once, in order, and acknowledged as it is. A later attempt gets all of them again; those that an
-    earlier one has had say so in `acknowledged_at`.
+    Each is delivered once, in order, and acknowledged then. A later attempt gets all of them again; `acknowledged_at`
+    marks those that an earlier one has had.
     """
 
     def __init__(self, queue: AnyQueue, token: str) -> None:
@@ -26,14 +26,14 @@ class Inbox:
         self._waiting: dict[int, Instruction] = {}
         self._taken = 0
         self._owes = False
-        """Whether something that was handed out is not yet acknowledged."""
+        """Whether a delivered instruction is not yet acknowledged."""
         self._has_asked = False
         self._arrived = asyncio.Event()
 
     async def take(self) -> list[Instruction]:
-        """Return what has come since the last call, in order; does not wait.
+        """Return the instructions since the last call, in order; does not wait.
 
-        The first call asks the queue for all there are. Raises `LeaseLost` where the claim no longer holds.
+        The first call reads all from the queue. Raises `LeaseLost` if the claim no longer holds.
         """
         await self._ask()
         new = sorted(self._waiting.values(), key=lambda each: each.seq)
@@ -56,7 +56,7 @@ class Inbox:
             await self._arrived.wait()
 
     def receive(self, instructions: Iterable[Instruction]) -> None:
-        """What came with a heartbeat; until it is acknowledged it comes with every one."""
+        """Take the instructions of a heartbeat; each heartbeat repeats them until they are acknowledged."""
         new = {each.seq: each for each in instructions if each.seq > self._taken}
         self._waiting |= new
         if new or self._owes:
@@ -68,7 +68,7 @@ class Inbox:
             self._has_asked = True
 
     async def _hand_out(self, instructions: list[Instruction]) -> None:
-        """An acknowledgement that does not get through goes with the next one: the handler has them all the same."""
+        """A failed acknowledgement is sent with the next one: the handler has the instructions anyway."""
         self._taken = max([self._taken, *(each.seq for each in instructions)])
         self._owes = self._owes or any(each.acknowledged_at is None for each in instructions)
         if not self._owes:

@@ -1,4 +1,4 @@
-"""Keeps a loop going when a task that a handler started leaves it by `SystemExit` or `KeyboardInterrupt`."""
+"""Keeps a loop running when a task started by a handler raises `SystemExit` or `KeyboardInterrupt`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 def run_through_exits(runner: asyncio.Runner, main: Coroutine[Any, Any, T]) -> T:
-    """`runner.run`, which continues where a handler's task has broken out of it.
+    """Like `runner.run`, but resumes the loop when a handler's task has broken out of it.
 
-    asyncio keeps these two with the task that raised them, for anyone who awaits it, and throws them out of the loop as
-    well. All else in the loop is as it was: run again, it hands them to the handler alone.
+    asyncio stores these two exceptions in the task that raised them, and also raises them out of the loop. The loop is
+    otherwise intact: run again, only the handler that awaits the task gets them.
     """
     main_task: list[asyncio.Task[T]] = []
 
@@ -32,11 +32,13 @@ def run_through_exits(runner: asyncio.Runner, main: Coroutine[Any, Any, T]) -> T
         except (SystemExit, KeyboardInterrupt) as error:
             if not main_task or _is_over(main_task[0]):
                 raise
-            log.warning("a task that a handler has started raised %s; the worker continues", type(error).__name__)
+            log.warning("a task started by a handler raised %s; the worker continues", type(error).__name__)
             run = functools.partial(runner.get_loop().run_until_complete, main_task[0])
 
 
 def _is_over(main_task: asyncio.Task[Any]) -> bool:
-    """Whether it ends anyhow, or an interrupt is the keyboard's: a worker at work hears that one by its loop."""
+    """Whether to stop: the main task is ending, or the interrupt came from the keyboard (a running worker handles
+    SIGINT itself).
+    """
     listens = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     return main_task.done() or main_task.cancelling() > 0 or not listens

@@ -1,4 +1,4 @@
-"""What a worker process opens once, before its first claim, and closes after its last result."""
+"""Lifespans: resources that a worker process opens before its first claim and closes after its last result."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any, Generic, TypeVar
 
 from shiftwork.model.errors import InputError, LifespanFailed
-from shiftwork.worker.calling import describe
 from shiftwork.worker.context import Context
+from shiftwork.worker.error_text import describe
 
 log = logging.getLogger("shiftwork.worker")
 T = TypeVar("T")
@@ -19,7 +19,7 @@ Enter = Callable[[], AsyncIterator[T] | AsyncGenerator[T, None] | AbstractAsyncC
 
 
 class Lifespan(Generic[T]):
-    """One thing that a process opens; each handler finds it through its context."""
+    """One resource that a process opens; handlers get it through their context."""
 
     def __init__(self, function: Enter[T]) -> None:
         self.name = getattr(function, "__qualname__", repr(function))
@@ -31,7 +31,7 @@ class Lifespan(Generic[T]):
         return f"<lifespan {self.name}>"
 
     def of(self, context: Context) -> T:
-        """Return what it yielded in the process that runs this handler."""
+        """Return the value it yielded in the process that runs this handler."""
         try:
             value: T = context.opened[self]
         except KeyError:
@@ -62,7 +62,7 @@ Opened = dict[Lifespan[Any], Any]
 async def entered(
     lifespans: Sequence[Lifespan[Any]], stopping: asyncio.Event, stop: Callable[[], None]
 ) -> AsyncIterator[Opened | None]:
-    """Everything the lifespans opened; None where the worker was stopped before all were.
+    """Open all lifespans; None if the worker was stopped before all were open.
 
     One task enters and leaves them all, so that each may use task groups and cancel scopes. One that ends by itself
     stops the worker.
@@ -98,9 +98,9 @@ async def _live(lifespans: Sequence[Lifespan[Any]], opened: asyncio.Future[Opene
                 values[current] = await stack.enter_async_context(current.make())
             opened.set_result(values)
             await over.wait()
-    except Exception as error:  # of the user's own code, at its start or at its end
+    except Exception as error:  # from the user's code, at its start or end
         if opened.done():
-            log.exception("what the worker had opened could not be closed")
+            log.exception("a lifespan of the worker could not be closed")
             return
         log.exception("%s could not be opened", current.name)
         failed = LifespanFailed(f"{current.name} could not be opened: {describe(error)}", where=current.name)

@@ -13,32 +13,32 @@ import msgspec
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreError
 from shiftwork.providers.limit_signal import PROVIDER_WINDOW, WindowState
 from shiftwork.worker.context import Context
-from shiftwork.worker.delivery import clean
+from shiftwork.worker.error_text import clean
 from shiftwork.worker.output import AgentMessage, Spent, Transcript
 
 log = logging.getLogger("shiftwork.worker")
 MAX_MESSAGES = 20
-"""In one go."""
+"""Messages per report."""
 
 MAX_MESSAGE_LENGTH = 4_000
-"""Of a longer text the end is reported: it says where the work is now."""
+"""Only the end of longer texts is reported: it shows the current state."""
 
 PAUSE_SEC = 1.0
 SLOWER_EVERY = 100
-"""After this many messages the pauses are twice as long."""
+"""After this many messages, the pauses double."""
 
 MAX_PAUSE_SEC = 60.0
 
 
 class MessageBuffer:
-    """What is reported next, never more than a few messages."""
+    """The next report, limited to a few messages."""
 
     def __init__(self) -> None:
         self._waiting: list[AgentMessage] = []
         self._left_out = 0
 
     def add(self, message: AgentMessage) -> None:
-        """Words that follow words are one message."""
+        """Consecutive text messages are joined."""
         last = self._waiting[-1] if self._waiting else None
         if last is not None and last.kind == message.kind == "text" and last.data == message.data:
             self._waiting[-1] = self._shorten(AgentMessage("text", last.text + message.text, last.data))
@@ -55,22 +55,22 @@ class MessageBuffer:
     def take(self) -> list[AgentMessage]:
         taken, self._waiting = self._waiting, []
         if self._left_out:
-            taken.insert(0, AgentMessage("text", f"[{self._left_out} characters are left out]"))
+            taken.insert(0, AgentMessage("text", f"[{self._left_out} characters left out]"))
             self._left_out = 0
         return taken
 
 
 class Use(NamedTuple):
-    """What the agent works with, as far as its worker was given it."""
+    """The provider and account the agent uses, if its worker was given them."""
 
     provider: str | None = None
     account: str | None = None
     model: str | None = None
-    """Where the agent does not name it itself."""
+    """If the agent does not report it itself."""
 
 
 class ProgressReporter:
-    """Reports on one run. It never delays the run; what cannot be sent now is sent later or dropped."""
+    """Reports on one run. It never delays the run; what cannot be sent is retried later or dropped."""
 
     def __init__(self, context: Context, transcript: Transcript, work_dir: str, use: Use | None = None) -> None:
         self._context = context
@@ -85,15 +85,15 @@ class ProgressReporter:
         self._booked = Spent()
         self._use = use or Use()
         self._windows: dict[str, WindowState] = {}
-        """Those that were reported."""
+        """The windows already reported."""
         self._messages = 0
 
     def feed(self, data: bytes) -> None:
-        """What the command printed on its standard output."""
+        """Feed the command's standard output."""
         self.say(self._transcript.feed(data))
 
     def say(self, messages: Iterable[AgentMessage]) -> None:
-        """What there is to tell, and whatever else the transcript has learned."""
+        """Queue messages, and other facts that the transcript found."""
         for message in messages:
             self._words.add(message)
         self._news.set()
@@ -101,12 +101,12 @@ class ProgressReporter:
             self._urgent.set()
 
     def feed_stderr(self, words: str) -> None:
-        """What it printed on its standard error."""
+        """Feed the command's standard error."""
         self._words.add(AgentMessage("text", words, {"stream": "stderr"}))
         self._news.set()
 
     def stop(self) -> None:
-        """Tell what there is and end. Not by cancelling: that could lose what is being booked."""
+        """Send the final report and end. Does not cancel: that could lose usage being booked."""
         self._stopped = True
         self._news.set()
         self._urgent.set()
@@ -126,7 +126,7 @@ class ProgressReporter:
         await self.report()
 
     async def report(self) -> None:
-        """All there is to tell now. A claim that no longer holds is the heartbeats' business."""
+        """Send everything queued. Heartbeats handle a lost claim."""
         try:
             await self._pin()
             await self._book()
@@ -145,7 +145,7 @@ class ProgressReporter:
             self._pinned, self._work_dir_pinned = session_id, True
 
     def _tell_windows(self) -> None:
-        """How far the account's windows are used, where that has changed."""
+        """Report the use of the account's windows, if it has changed."""
         use = self._use
         for window, found in self._transcript.windows.items():
             if self._windows.get(window) == found:
@@ -158,7 +158,7 @@ class ProgressReporter:
             self._words.add(AgentMessage("text", f"the {window} window of the account: {found.status}{used}", data))
 
     async def _book(self) -> None:
-        """Only what is new: an agent tells the sum of its run."""
+        """Book only the difference: an agent reports the sum of its run."""
         more = self._transcript.spent.beyond(self._booked)
         if more == Spent():
             return

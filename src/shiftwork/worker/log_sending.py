@@ -1,4 +1,4 @@
-"""Sends what handlers log: the lines of all tasks of a second together, and a task's last ones before its result."""
+"""Sends handlers' log lines: those of all tasks once a second, and a task's last ones before its result."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from shiftwork.task_logs.model import MAX_LINES, NewLog, NewLogLine
 
 log = logging.getLogger("shiftwork.worker")
 PAUSE_SEC = 1.0
-"""Lines wait this long for others."""
+"""How long lines are gathered."""
 
 MAX_WAITING = MAX_LINES - 1
-"""Lines of a task that wait to be sent. Of more, the newest are left out, and a line says how many."""
+"""The most unsent lines per task. Beyond that, the newest are dropped, and a line says how many."""
 
 
 class LogSender:
-    """Of one worker. Handlers in threads log as well."""
+    """The log lines of one worker. Handlers in threads log as well."""
 
     def __init__(self, queue: AnyQueue, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         self._queue = queue
@@ -46,7 +46,7 @@ class LogSender:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing waits and nothing is on its way."""
+        """Whether nothing is waiting or being sent."""
         return not self._waiting and not self._sending.locked()
 
     def _send_later(self) -> None:
@@ -55,7 +55,7 @@ class LogSender:
             self._spawn(self.send())
 
     async def send(self, tokens: Collection[str] | None = None) -> None:
-        """Send what waits, of these claims or of all; what is on its way has arrived when this returns."""
+        """Send the waiting lines of these claims, or of all; returns when everything sent has arrived."""
         if self.is_empty:
             return
         async with self._sending:
@@ -68,16 +68,16 @@ class LogSender:
             taken = {token: self._waiting.pop(token) for token in chosen}
             for token, lines in taken.items():
                 if left_out := self._left_out.pop(token, 0):
-                    lines.append(NewLogLine(f"[{left_out} lines were logged too fast and are left out]", "warning"))
+                    lines.append(NewLogLine(f"[{left_out} lines were logged too fast and left out]", "warning"))
         return [NewLog(token, lines) for token, lines in taken.items()]
 
     async def _send(self, logs: list[NewLog]) -> None:
-        """A claim that no longer holds is the heartbeats' business; a store that is away does not hold up the work."""
+        """Heartbeats handle lost claims; an unreachable store does not delay the work."""
         try:
             outcomes = await self._queue.batch.log(logs)
         except ShiftworkError as error:
-            log.info("the log lines of %d tasks are lost: %s", len(logs), error)
+            log.info("lost the log lines of %d tasks: %s", len(logs), error)
             return
         for outcome in outcomes:
             if outcome.error is not None:
-                log.info("log lines of %s are refused: %s", outcome.task_id, outcome.error)
+                log.info("log lines of %s were refused: %s", outcome.task_id, outcome.error)

@@ -1,4 +1,4 @@
-"""One subtask for each input: what `Context.map` spawns, and what comes of it."""
+"""One subtask per input: what `Context.map` spawns, and the outcomes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shiftwork.model.task import NewTask
 from shiftwork.task_types.typed_task import OneInput
 
 BATCH = 100
-"""Subtasks that one call spawns."""
+"""Subtasks per spawning call."""
 FAILED = (TaskFailed, TaskCancelled)
 MAX_LIMIT = 10_000
 
@@ -37,14 +37,14 @@ class Ended(Protocol):
 
 
 class Part(NamedTuple):
-    """Subtasks that are spawned by one call, and the place of the first."""
+    """Subtasks spawned by one call, and the index of the first."""
 
     start: int
     tasks: Sequence[NewTask]
 
 
 def subtasks(task: str | OneInput[Any, Any], inputs: Iterable[Any], limit: int | None, name: str) -> list[NewTask]:
-    """The subtasks of a map. With a limit they share that many serial keys, of which each runs one at a time."""
+    """The subtasks of a map. With a limit, they share that many serial keys, each running one task at a time."""
     if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_LIMIT):
         raise InputError(f"expected a whole number from 1 to {MAX_LIMIT}, got {limit!r}", where="limit")
     type_ = task if isinstance(task, str) else task.type
@@ -61,7 +61,7 @@ def _payload(task: str | OneInput[Any, Any], value: Any, place: int) -> Mapping[
     if not isinstance(task, str):
         return task.encode(value)
     if not isinstance(value, Mapping):
-        hint = "Pass mappings, or a typed task that makes payloads of other values."
+        hint = "Pass mappings, or a typed task that converts other values to payloads."
         raise InputError(f"expected a payload, got {value!r}", where=f"inputs[{place}]", hint=hint)
     return value
 

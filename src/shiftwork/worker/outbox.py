@@ -1,4 +1,4 @@
-"""A durable place for results that could not be submitted: kept on disk until the queue has answered."""
+"""Stores results that could not be submitted on disk, until the queue has answered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -18,24 +18,43 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from shiftwork.agents import known_process as processes
-from shiftwork.model.reports import TaskFailure, TaskResult
+from shiftwork.model.outcome import Token
+from shiftwork.model.reports import Completion, Failure, TaskFailure, TaskResult
 
 log = logging.getLogger("shiftwork.worker")
 
 
 class StoredResult(msgspec.Struct, forbid_unknown_fields=True):
-    """A finished attempt: what it came to, under which claim."""
+    """A finished attempt: its claim and its result or failure."""
 
     token: str
     result: TaskResult | None = None
     failure: TaskFailure | None = None
-    """How it failed, where it has no result."""
+    """The failure, if there is no result."""
     by: processes.Process | None = None
-    """The process that wrote it down."""
+    """The process that wrote it."""
+
+
+class PendingResult(msgspec.Struct, eq=False):
+    """A finished attempt to be sent to the queue."""
+
+    claim: Token
+    report: Completion | Failure
+    once_accepted: Callable[[], None] | None = None
+    failed: bool = False
+    """Whether the report is a `Failure`, cached because it is checked so often."""
+    since: float = 0.0
+    answered: bool = False
+
+    def kept(self) -> StoredResult:
+        """The form in which it is stored and retried."""
+        if isinstance(self.report, Failure):
+            return StoredResult(self.claim.text, failure=TaskFailure(**self.report.fields()))
+        return StoredResult(self.claim.text, TaskResult(**self.report.fields()))
 
 
 def default_folder(store: str, kind: str = "outbox") -> Path | None:
-    """One for all workers of a store on this machine, so that anyone who starts next goes on with what is left.
+    """One folder for all workers of a store on this machine, so that the next worker continues with leftover results.
 
     It is next to the database file, or in the user's state folder for a database elsewhere.
     """
@@ -45,7 +64,7 @@ def default_folder(store: str, kind: str = "outbox") -> Path | None:
         path = Path(store.removeprefix("sqlite:///"))
         return path.with_name(f"{path.name}.{kind}")
     parts = urlsplit(store)
-    # The password may change, the database or the server is the same.
+    # The password may change while the database or server stays the same.
     place = f"{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
     return _state_folder() / "shiftwork" / kind / hashlib.sha256(place.encode()).hexdigest()[:16]
 
@@ -60,7 +79,7 @@ def _state_folder() -> Path:
 
 
 def open_outbox(own: Path | None, store: str, workspace: str) -> Outbox:
-    """The worker's own folder or that of its store. What belongs to other workspaces is none of ours."""
+    """The worker's own folder or that of its store. Other workspaces have their own."""
     folder = own or default_folder(store)
     return Outbox(folder if folder is None or workspace == "default" else folder / quote(workspace, safe=""))
 
@@ -72,20 +91,20 @@ class Outbox:
         self._folder = folder
         self._written: set[str] = set()
         self._writers: dict[Path, processes.Process | None] = {}
-        """Of files that were looked at; one that cannot be read has none."""
+        """The writers of files already read; unreadable files have none."""
 
     @property
     def folder(self) -> Path | None:
-        """As others find it, wherever they run."""
+        """An absolute path, which other processes can use."""
         return None if self._folder is None else self._folder.absolute()
 
     def keep(self, kept: StoredResult) -> bool:
-        """Write it down; False where that cannot be done, and memory is all there is."""
+        """Store a result; False if that fails, so that it exists only in memory."""
         if self._folder is None:
             return False
         try:
             text = msgspec.json.encode(msgspec.structs.replace(kept, by=processes.this_process()))
-            msgspec.json.decode(text, type=StoredResult)  # no one could submit what cannot be read again
+            msgspec.json.decode(text, type=StoredResult)  # an unreadable result could not be submitted
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._write(self._file(kept.token), text)
         except (OSError, TypeError, ValueError, RecursionError) as error:
@@ -104,13 +123,14 @@ class Outbox:
 
     @contextmanager
     def lock(self) -> Iterator[bool]:
-        """Whether no one else on this machine submits what is left here; then no one does while it lasts.
+        """Lock the outbox; returns whether this process may now submit leftover results, as the only one on this
+        machine.
 
-        A result whose claim was lost changes nothing, but what it cost is booked: by each who hands it in just then.
+        The result of a lost claim changes nothing, but its cost is booked: concurrent submissions could book it twice.
         """
         try:
             folder = None if self._folder is None else os.open(self._folder, os.O_RDONLY)
-        except OSError:  # there is none, or it cannot be looked into
+        except OSError:  # it does not exist, or cannot be read
             folder = None
         if folder is None:
             yield True
@@ -128,7 +148,7 @@ class Outbox:
         return token in self._written
 
     def drop(self, token: str) -> None:
-        """It was submitted, or is not wanted any more."""
+        """Remove a result that was submitted, or is no longer wanted."""
         if token in self._written:
             self._written.discard(token)
             try:
@@ -137,14 +157,14 @@ class Outbox:
                 log.warning("%s cannot be removed from the outbox: %s", token, error)
 
     def left(self) -> Iterator[StoredResult]:
-        """What an earlier run, or another worker, could not submit."""
+        """Results that an earlier run or another worker could not submit."""
         for file in self._files():
             if (kept := self._read(file)) is not None:
                 self._written.add(kept.token)
                 yield kept
 
     def of_dead_workers(self) -> Iterator[StoredResult]:
-        """The same of processes of this machine that are gone. A file is read once, however long its writer lives."""
+        """The same, of dead processes of this machine only. Each file is read once, however long its writer lives."""
         files = self._files()
         self._writers = {file: self._writers[file] for file in files if file in self._writers}
         is_gone = functools.cache(processes.is_gone)
@@ -168,7 +188,7 @@ class Outbox:
         try:
             return msgspec.json.decode(file.read_bytes(), type=StoredResult)
         except FileNotFoundError:
-            return None  # its own worker was faster
+            return None  # its own worker removed it first
         except (OSError, msgspec.DecodeError) as error:
             log.warning("%s in the outbox cannot be read (%s); it is kept for inspection", file, error)
             return None
@@ -183,6 +203,6 @@ def _lock(folder: int) -> bool:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system that knows no locks
+    except OSError:  # a file system without locks
         return True
     return True

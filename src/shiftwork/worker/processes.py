@@ -1,4 +1,4 @@
-"""Keeps several worker processes alive: a dead one is replaced, and what it held is returned at once."""
+"""Keeps several worker processes alive: replaces a dead one, and returns its tasks to the queue at once."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("shiftwork.worker")
 CRASH_SEC = 5.0
-"""A process that ends before it has lived this long has crashed at its start; twice in a row is a loop."""
+"""A process that ends within this time has crashed at its start; twice in a row is a crash loop."""
 
 MAX_BACKOFF_SEC = 30.0
 HAND_BACK_SEC = 1.0
 """How long a replacement waits for the tasks of the one before it to be returned."""
 
 OFFLINE, IDLE, STOPPED = "offline", "idle", "stopped"
-"""What a process says of its end, by a pipe, since any handler may end it with any exit code. Whose agent was set
-offline, or who has found nothing left to do, is not wanted back; who says nothing has died."""
+"""A process's report of its end, sent through a pipe, because a handler may end it with any exit code. It is not
+replaced if its agent was set offline or nothing is left to do; without a report, it has died."""
 
 
 class Fleet:
@@ -56,17 +56,17 @@ class Fleet:
         self._concurrency = concurrency
         self._until_idle = until_idle
         self._runtime_id = runtime_id
-        """What the runtimes of all processes begin with, where it was given; else each process has one of its own."""
+        """The prefix of all processes' runtime ids, if given; otherwise each process has an id of its own."""
         self._stopping = asyncio.Event()
         self._children: set[asyncio.subprocess.Process] = set()
         self._under_way: set[asyncio.Task[None]] = set()
         self._refused: ShiftworkError | None = None
-        """What a process was started with and cannot work, with any number of tries."""
+        """The error of options that can never work."""
         self._life: int
-        """The pipe that ends with us, as our children see it."""
+        """The pipe that closes with us, as children see it."""
 
     async def run(self) -> int:
-        """Until stopped, or until every process has found nothing left to do."""
+        """Run until stopped, or until every process has found nothing left to do."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             with suppress(ValueError, NotImplementedError):
@@ -116,7 +116,7 @@ class Fleet:
             loop = f"; {crashes} crashes in a row" if crashes > 1 else ""
             log.log(
                 logging.ERROR if crashes > 1 else logging.WARNING,
-                "worker %s ended with %s after %.1f s%s; a new one starts in %g s",
+                "worker %s ended with %s after %.1f s%s; restarting in %g s",
                 *(agent_id, _name(code), lived, loop, backoff),
             )
             with suppress(TimeoutError):
@@ -126,7 +126,7 @@ class Fleet:
                 return 0
 
     def _gives_up(self, error: ShiftworkError, *, has_lived: bool) -> bool:
-        """A mistake in what we were called with is the end of us all. What has worked before is tried again."""
+        """Give up if the options cannot work; retry if they have worked before."""
         if has_lived:
             log.error("%s", error)
             return False
@@ -135,7 +135,7 @@ class Fleet:
         return True
 
     async def _run_child(self, queue: AnyQueue, agent_id: str, number: int) -> tuple[int, str]:
-        """Its exit code, and what it said of its end."""
+        """Run a child; returns its exit code and its report."""
         runtime_id = f"{self._runtime_id}-{number}" if self._runtime_id else f"{agent_id}-{secrets.token_hex(4)}"
         ours, its = os.pipe()
         try:
@@ -175,7 +175,7 @@ class Fleet:
             os.close(pipe)
 
     async def _end_of(self, child: asyncio.subprocess.Process) -> int:
-        """Its exit code. After a request to stop it has its worker's grace period, and is then killed."""
+        """Wait for a child's exit code. After a stop request it has its worker's grace period, and is then killed."""
         ending = asyncio.create_task(child.wait())
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({ending, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -186,13 +186,13 @@ class Fleet:
             patience = self._worker.stop_grace_sec + self._worker.cancel_grace_sec + 30
             await asyncio.wait({ending}, timeout=patience)
             if not ending.done():
-                log.error("process %d does not end; it is killed", child.pid)
+                log.error("process %d does not end; killing it", child.pid)
                 with suppress(ProcessLookupError):
                     child.kill()
         return await ending
 
     async def _reclaim_gone(self, queue: AnyQueue, runtime_id: str) -> None:
-        """Its finished results first: once its claims are taken back, no one wants them any more."""
+        """Submit its finished results first: once its claims are reclaimed, they would be refused."""
         outbox = open_outbox(self._worker.outbox, self._url, queue.workspace)
         try:
             if await ResultDelivery(queue, outbox, Summary(), self._stopping).left():
@@ -200,19 +200,19 @@ class Fleet:
                 return
             returned = await queue.runtimes.report_gone(runtime_id)
         except ShiftworkError as error:
-            log.warning("what %s held waits for its lease: %s", runtime_id, error)
+            log.warning("the claims of %s wait for their lease: %s", runtime_id, error)
             return
         if returned:
             log.warning("%s is gone; %d of its tasks were returned to the queue", runtime_id, len(returned))
 
 
 def _backoff(crashes: int) -> float:
-    """The first crash may be an accident, so its replacement comes at once."""
+    """The first crash may be an accident, so its replacement starts at once."""
     return 0.0 if crashes < 2 else float(min(MAX_BACKOFF_SEC, 2 ** (crashes - 2)))
 
 
 def _read_report(pipe: int) -> str:
-    """What a process has said before it ended. Anyone who it forked may hold the pipe open, so it is not waited for."""
+    """Read a process's report. Its own children may hold the pipe open, so do not wait for its end."""
     os.set_blocking(pipe, False)
     try:
         report = os.read(pipe, MAX_REPORT_BYTES).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""A command that does tasks: what it is called with, what it finds in its environment, and what it is fed."""
+"""A command that does tasks: its arguments, its environment, and its standard input."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     acp: bool = False
     """Whether the command speaks the Agent Client Protocol on its standard input and output."""
     permissions: Permissions = "deny"
-    """What such an agent is answered that asks whether it may do something."""
+    """The answer to such an agent's requests for permission."""
     worktree: Repository | None = None
-    """The repository that the folder of each task is a worktree of."""
+    """The repository of which each task's folder is a worktree."""
     session_files: str | None = None
-    """Where the agent keeps a session, so that it can be resumed on another machine."""
+    """Where the agent stores a session, so that it can be resumed on another machine."""
     clean: bool = False
     no_test_pass: bool = False
-    """Whether tests that a task asks for are left to others: their line comes from its submitter, and runs as we do."""
+    """Whether to skip tasks' tests: their command comes from the submitter, and would run with our rights."""
     stop_grace_sec: float = 30.0
     kill_after_sec: float = 5.0
 
     def target(self) -> str:
-        """As a worker is named among processes; the name of a module never begins like this."""
+        """The target by which processes name the worker; no module name begins like this."""
         return msgspec.json.encode(self).decode()
 
 
@@ -72,7 +72,7 @@ def from_target(target: str) -> Program:
 
 
 def check(program: Program) -> Program:
-    """Refuse what cannot work for any task, before anything is claimed; what is left finds its command anywhere."""
+    """Refuse options that cannot work for any task, before anything is claimed; makes the command's path absolute."""
     if not program.command:
         raise InputError("there is no command", where="COMMAND", hint="Write it after --, e.g. -- claude -p.")
     if program.acp and importlib.util.find_spec("acp") is None:
@@ -95,7 +95,7 @@ def check(program: Program) -> Program:
 
 
 def _found(name: str) -> str:
-    """Its whole path: it is looked for from here, and started in the folder of each task."""
+    """The absolute path: the program is searched here, but started in each task's folder."""
     found = shutil.which(name)
     if found is None:
         what = "is not executable" if "/" in name and Path(name).exists() else "is not found"
@@ -105,7 +105,7 @@ def _found(name: str) -> str:
 
 
 def _refuse_unreadable(program: Program) -> None:
-    """It travels as JSON, and its names are kept in the queue."""
+    """Refuse text that JSON or the queue cannot hold."""
     for name, value in msgspec.structs.asdict(program).items():
         for part in value if isinstance(value, tuple) else (value,):
             if isinstance(part, str) and part != part.encode(errors="ignore").decode():
@@ -113,12 +113,12 @@ def _refuse_unreadable(program: Program) -> None:
 
 
 def _ways(program: Program) -> list[list[str]]:
-    """The command as it is begun and as it is resumed."""
+    """The command for a fresh start and for a resumed session."""
     return [_with_resume(program, ()), _with_resume(program, program.resume_args)]
 
 
 def _with_resume(program: Program, resume: Sequence[str]) -> list[str]:
-    """The arguments to resume stand where `{resume}` does, else at the end."""
+    """The resume arguments replace `{resume}`, or are appended."""
     parts: list[str] = []
     for part in program.command if RESUME in program.command else (*program.command, RESUME):
         parts += resume if part == RESUME else [part]
@@ -133,9 +133,9 @@ class Call(msgspec.Struct, frozen=True):
     work_dir: Path
     task_file: Path
     session_id: str | None
-    """What is resumed; None for a fresh start."""
+    """The session to resume; None for a fresh start."""
     inbox: Path
-    """Where the instructions of the task are written, a line of JSON each, as they come."""
+    """The file of the task's instructions, one line of JSON each."""
 
     def values(self) -> dict[str, str]:
         return {
@@ -152,7 +152,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def prompt_of(task: Task) -> str:
-    """What to do, in words: the prompt of the spec or of the payload, else the title."""
+    """The prompt of the spec or of the payload, otherwise the title."""
     own = task.payload.get("prompt")
     return (task.spec or {}).get("prompt") or (own if isinstance(own, str) else None) or task.title or ""
 
@@ -165,7 +165,7 @@ def arguments(program: Program, call: Call) -> list[str]:
 
 
 def _fill(part: str, values: Mapping[str, str], *, literal: bool) -> str:
-    """Put the task's values in. One that would be read as an option is refused: its writer is not the command's."""
+    """Insert the task's values. A value that would be read as an option is refused: submitters must not set options."""
     filled = _PLACEHOLDER.sub(lambda found: values[found[1]], part)
     if filled == part:
         return part
@@ -177,7 +177,7 @@ def _fill(part: str, values: Mapping[str, str], *, literal: bool) -> str:
 
 
 def environment(program: Program, call: Call, agent_id: str) -> dict[str, str]:
-    """The runner's own environment, and the task. The prompt is left out where it is too long for a variable."""
+    """The runner's own environment, and the task. A prompt too long for a variable is left out."""
     values = call.values()
     own = {
         "SHIFTWORK_STORE": program.store,

@@ -1,7 +1,7 @@
 """Reads a provider's response from an exception, whichever client raised it.
 
-Status, headers and the error's type are found by their names, as httpx, requests, aiohttp, botocore and the SDKs of
-OpenAI, Anthropic and Google have them. Nothing is imported for it.
+Status, headers and the error's type are found by attribute names, as in httpx, requests, aiohttp, botocore and the SDKs
+of OpenAI, Anthropic and Google. None of them is imported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from shiftwork.model import reasons
 from shiftwork.providers import provider_limits
 from shiftwork.providers.reset_times import MAX_SEC
-from shiftwork.worker.delivery import clean
+from shiftwork.worker.error_text import clean
 
 MAX_CAUSES = 5
 MAX_HEADERS = 40
@@ -24,7 +24,7 @@ _FACTS = ("type", "code", "status")
 
 
 def classify(error: BaseException, text: str, now: float) -> tuple[str, dict[str, Any] | None]:
-    """The reason to report, and the data. Where the provider is to blame, the queue decides by its own settings."""
+    """The reason and data to report. For a provider's error, the queue's settings decide."""
     facts = read(error)
     data = None if facts is None else {provider_limits.PROVIDER_ERROR: facts}
     signal = provider_limits.read(text, data, now, local_zone(now))
@@ -85,7 +85,7 @@ def _status(owner: object, name: str) -> int | None:
 
 
 def _headers(headers: object) -> dict[str, str]:
-    """Those that say when to continue. No other leaves this process: they may hold secrets."""
+    """Headers that say when to continue. No others leave this process: they may contain secrets."""
     if not isinstance(headers, Mapping) and not hasattr(headers, "items"):
         return {}
     wanted = {

@@ -20,15 +20,15 @@ from shiftwork.worker.roster import Roster, RosterEntry
 
 log = logging.getLogger("shiftwork.worker")
 WATCH_SEC = 6.0
-"""A runtime that holds something and is silent for this long is dead: a living one beats every two seconds."""
+"""A runtime with claims that is silent for this long is dead: a live one sends heartbeats every two seconds."""
 
 LOOK_SEC = 0.25
 LOOKED_AT = 1000
-"""Tasks that wait for their retry, among which those of dead workers are looked for."""
+"""The most tasks waiting for a retry that are searched for those of dead workers."""
 
 
 class Recovery:
-    """Of one start of a worker."""
+    """Recovery at the start of a worker."""
 
     def __init__(self, queue: AnyQueue, runtime_id: str, types: Collection[str]) -> None:
         self._queue = queue
@@ -37,10 +37,10 @@ class Recovery:
         self._roster = Roster(queue.url, queue.workspace) if isinstance(queue, Client) else None
         self._entry: RosterEntry | None = None
         self._recovered: set[str] = set()
-        """Tasks that were taken back and are not settled, as far as we know."""
+        """Reclaimed tasks not known to be settled."""
 
     def begin(self) -> None:
-        """From now on others of this machine see that this runtime lives."""
+        """Announce this runtime to others on this machine."""
         if self._roster is not None:
             self._entry = self._roster.enter(self._runtime_id)
 
@@ -50,7 +50,7 @@ class Recovery:
             self._entry = None
 
     async def refuse_living(self) -> None:
-        """An id that was given may be in use on another machine, and its work must not be taken from it."""
+        """Refuse a given id that is in use on another machine: its work must not be reclaimed."""
         before = await self._seen()
         if before is None or not before.held:
             return
@@ -67,11 +67,11 @@ class Recovery:
         return next((each for each in await self._queue.runtimes.list() if each.id == self._runtime_id), None)
 
     async def of_this_runtime(self) -> None:
-        """What an earlier process held under the id that we were given."""
+        """Recover the claims of an earlier process with the same given id."""
         self._record(await self._queue.runtimes.recover(self._runtime_id))
 
     async def of_dead_workers(self) -> None:
-        """What processes of this machine held that are gone, whatever they were called."""
+        """Recover the claims of dead processes of this machine, whatever their ids."""
         if (opened := opened_here(self._queue)) is not None:
             from shiftwork.agents import presence  # noqa: PLC0415  # a worker of a server loads no engine
 
@@ -80,7 +80,7 @@ class Recovery:
             try:
                 self._record(await self._queue.runtimes.recover(runtime_id))
             except ShiftworkError as error:
-                log.warning("what %s held waits for its lease: %s", runtime_id, error)
+                log.warning("the claims of %s wait for their lease: %s", runtime_id, error)
                 entry.close(remove=False)
             except BaseException:
                 entry.close(remove=False)
@@ -90,18 +90,18 @@ class Recovery:
 
     def _record(self, outcomes: list[Outcome]) -> None:
         if outcomes:
-            log.warning("%d tasks of a process that is gone were taken back", len(outcomes))
+            log.warning("reclaimed %d tasks of a dead process", len(outcomes))
         self._recovered.update(outcome.task_id for outcome in outcomes)
 
     async def is_expected(self) -> bool:
-        """Whether something that was taken back will be ready by itself, after the delay of its retry."""
+        """Whether a reclaimed task will become ready by itself, after its retry delay."""
         for task_id in list(self._recovered):
             if not await self._comes_again(task_id):
                 self._recovered.discard(task_id)
         return bool(self._recovered) or await self._is_lost_work_to_come()
 
     async def _is_lost_work_to_come(self) -> bool:
-        """Whether others have taken back work of ours from a dead worker: a server, or the parent of a fleet."""
+        """Whether a server or a fleet's parent has reclaimed work of our types from a dead worker."""
         retrying = (await self._queue.tasks.list(status=State.RETRYING, limit=LOOKED_AT)).tasks
         return any(task.type in self._types and _lost_its_worker(task) for task in retrying)
 
@@ -116,6 +116,6 @@ class Recovery:
 
 
 def _lost_its_worker(task: Task) -> bool:
-    """By the note that names the lost worker, which the queue writes itself."""
+    """Recognized by the error that the queue writes for a lost worker."""
     last = task.failure_history[-1] if task.failure_history else None
     return last is not None and last.reason in reasons.WORKER_LOST and last.note is not None

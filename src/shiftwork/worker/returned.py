@@ -1,4 +1,4 @@
-"""What a handler returned, as the result that is sent, and as OpenTelemetry gets it."""
+"""Converts a handler's return value to the result to send, and to OpenTelemetry attributes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from shiftwork import tracing
 from shiftwork.model.reports import Completion
 from shiftwork.worker import gen_ai
 from shiftwork.worker.context import Context, Done, Fail, Release, Suspended
-from shiftwork.worker.sending import PendingResult
+from shiftwork.worker.outbox import PendingResult
 from shiftwork.worker.slots import RunningHandler
 
 
 @contextmanager
 def recorded(work: RunningHandler, agent_id: str, provider: str | None) -> Iterator[None]:
-    """What an attempt came to goes onto its span, where spans or metrics are made."""
+    """Record an attempt's outcome on its span, if tracing or metrics are on."""
     if not tracing.is_on() and tracing.meter() is None:
         yield
         return
@@ -38,8 +38,8 @@ def recorded(work: RunningHandler, agent_id: str, provider: str | None) -> Itera
 
 
 def done(work: RunningHandler, data: Any) -> PendingResult:
-    """What a handler returned, with what it has used. What that is, is checked when it is submitted."""
-    if type(data) is dict or not isinstance(data, Done):  # the first is most of them, and quickly seen
+    """The result of a handler, with its usage. It is validated when it is submitted."""
+    if type(data) is dict or not isinstance(data, Done):  # the first check covers most, and is cheap
         return PendingResult(work.claim, Completion(data, usage=work.context.usage(), token=work.claim))
     if data.usage is not None:
         work.context.spent(**msgspec.to_builtins(data.usage))
@@ -48,6 +48,6 @@ def done(work: RunningHandler, data: Any) -> PendingResult:
 
 
 async def tested(context: Context, data: Any) -> Done:
-    """What a handler returned, with the verdict of the tests that its task asks for, unless it has one already."""
+    """The handler's result, with the verdict of the task's tests unless it already has one."""
     done = data if isinstance(data, Done) else Done(data)
     return done if done.verdict is not None else msgspec.structs.replace(done, verdict=await context.run_tests())

@@ -1,4 +1,4 @@
-"""The runtimes of this machine that work through a server: a note for each, locked by its process while it lives.
+"""Tracks the runtimes of this machine that work through a server: each has a note, locked by its live process.
 
 A server cannot see our processes; the next worker that starts here can. A note whose process is gone names a runtime
 that will never come back, and what it held is recovered at once. Each process has a runtime of its own, so two that
@@ -27,7 +27,7 @@ log = logging.getLogger("shiftwork.worker")
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What is written down of a runtime."""
+    """The contents of a runtime's note."""
 
     runtime_id: str
     host: str
@@ -51,7 +51,7 @@ class RosterEntry:
         return None
 
     def close(self, *, remove: bool) -> None:
-        """A note that stays is found by the next start, and what its runtime held is recovered."""
+        """Close the note. If it stays, the next start finds it and recovers the runtime's claims."""
         if remove:
             self.path.unlink(missing_ok=True)
         os.close(self._file)
@@ -66,7 +66,7 @@ class Roster:
         self._folder = base / quote(workspace, safe="")
 
     def enter(self, runtime_id: str) -> RosterEntry | None:
-        """Write down that this process is the runtime; None where this machine keeps no notes or locks."""
+        """Record this process as the runtime; None if this machine supports no notes or locks."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             entry = _lock(self._folder / f"{hashlib.sha256(runtime_id.encode()).hexdigest()[:32]}.json")
@@ -95,7 +95,8 @@ class Roster:
 
 
 def _is_dead(note: Note) -> bool:
-    """Its lock is free. A process of this boot is looked for as well; of any other note the host must be ours.
+    """Whether an unlocked note's process is dead. A process of this boot is checked as well; any other note must be
+    from this host.
 
     A folder that several machines share may not share its locks.
     """
@@ -106,7 +107,7 @@ def _is_dead(note: Note) -> bool:
 
 
 def _lock(path: Path) -> RosterEntry:
-    """The note, locked. One that was taken away before we had its lock is no one's."""
+    """Lock the note. One removed before we locked it does not count."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:

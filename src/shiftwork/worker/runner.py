@@ -1,4 +1,4 @@
-"""Runs a worker: claims, executes handlers, reports what came of them, and stops without losing anything."""
+"""Runs a worker: claims tasks, executes handlers, reports results, and stops without losing any."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ from shiftwork.operation.interface import AnyQueue
 from shiftwork.upkeep import upkeep
 from shiftwork.worker import lifespan, provider_errors, threads, typed_handlers
 from shiftwork.worker.ahead import ClaimAhead
-from shiftwork.worker.calling import as_coroutine, describe, in_line, in_log
+from shiftwork.worker.calling import as_coroutine
 from shiftwork.worker.context import Context, Fail, Release, Suspended
 from shiftwork.worker.declaration import Declaration
-from shiftwork.worker.delivery import ResultDelivery, Summary, clean
+from shiftwork.worker.delivery import ResultDelivery, Summary
+from shiftwork.worker.error_text import clean, describe, in_line, in_log
 from shiftwork.worker.heartbeat import Ending, Heartbeater, HeartbeatThread
 from shiftwork.worker.log_sending import LogSender
-from shiftwork.worker.outbox import Outbox, open_outbox
+from shiftwork.worker.outbox import Outbox, PendingResult, open_outbox
 from shiftwork.worker.recovery import Recovery
 from shiftwork.worker.returned import done, recorded, tested
-from shiftwork.worker.sending import PendingResult, Sender
+from shiftwork.worker.sending import Sender
 from shiftwork.worker.slots import RunningHandler, Slots
 from shiftwork.worker.task_log import TaskLog, log_start
 
@@ -68,42 +69,42 @@ class Runner:
         self.summary = Summary()
         self._is_named = runtime_id is not None
         self._may_claim = MAX_CLAIM if max_tasks is None else max_tasks
-        """How many tasks it may still claim, where that is limited."""
+        """How many tasks it may still claim, if that is limited."""
         self._is_limited = max_tasks is not None
         self._recovery: Recovery
         self._holds_nothing = False
-        """All that was claimed is settled, as far as the queue has answered."""
+        """Whether every claimed task is settled, as far as the queue has answered."""
         self._worker = worker
         self._queue: AnyQueue
         self._calls = {type_: as_coroutine(handler) for type_, handler in worker.handlers.items()}
         self._opened: lifespan.Opened = {}
-        """What the lifespans of the worker have opened."""
+        """The resources opened by the worker's lifespans."""
         self._delivery: ResultDelivery
         self._sender: Sender
         self._logs: LogSender
         self._loop: asyncio.AbstractEventLoop
         self._life: asyncio.Task[Any] | None = None
-        """Whose cancellation is the end of us: a program that ends cancels it and all handlers at once."""
+        """The task whose cancellation stops the runner: a program that ends cancels it and all handlers at once."""
         self._work: dict[Token, RunningHandler] = {}
-        """By claim, until its result is answered: this long its lease is kept up."""
+        """Tasks by claim, until their results are answered: so long, heartbeats keep the lease."""
         self._concurrency = DEFAULT_SLOTS
-        """How many handlers run at once."""
+        """The number of concurrent handlers."""
         self._is_held_to_setting = False
-        """The workspace or its profile says how many tasks an agent holds."""
+        """Whether the workspace or its profile sets how many tasks an agent holds."""
         self._ahead: ClaimAhead
         self._slots: Slots
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
         self._reports: set[asyncio.Task[Any]] = set()
         self._slow_until = 0.0
-        """Until when handlers are asked to go slow, on this machine's own clock."""
+        """Until when handlers should slow down, on this machine's own clock."""
         self._task_log: TaskLog | None = None
-        """Nothing where no one reads its lines."""
+        """None if its lines would not be logged."""
         self._no_entry: ShiftworkError | None = None
-        """Why there is nothing more to be had: a server lets us in no more, or the store is damaged."""
+        """Why no more work can be claimed: a server refuses access, or the store is damaged."""
 
     async def run(self, queue: AnyQueue, url: str | None, *, until_idle: bool) -> Summary:
-        """Work until stopped. `url` lets heartbeats have a connection and a thread of their own."""
+        """Work until stopped. With `url`, heartbeats get a connection and a thread of their own."""
         self._queue, self._loop = queue.as_caller(f"agent:{self.agent_id}"), asyncio.get_running_loop()
         self._life = asyncio.current_task()
         self._delivery = ResultDelivery(self._queue, self._open_outbox(url), self.summary, self._stopping)
@@ -118,7 +119,7 @@ class Runner:
                 return await self._recoverably(url, until_idle=until_idle)
 
     async def _recoverably(self, url: str | None, *, until_idle: bool) -> Summary:
-        """Work as a process that others of this machine see the end of."""
+        """Work as a process whose end others on this machine can detect."""
         self._task_log = TaskLog() if log.isEnabledFor(logging.INFO) else None
         self._recovery.begin()
         began = time.monotonic()
@@ -173,23 +174,24 @@ class Runner:
         )
 
     async def _slots_by_settings(self) -> int:
-        """A worker that does not say how many takes as many as the profile or the workspace says, else our default.
+        """The number of slots of a worker that does not set it: from the profile or the workspace, otherwise our
+        default.
 
-        The setting's own default is for agents that claim by themselves and never said how many they can do.
+        The setting's own default is for agents that claim without a worker and do not say how many tasks they can do.
         """
         found = next(each for each in await self._queue.settings.list() if each.key == "max_concurrent_tasks")
         self._is_held_to_setting = found.source != "default" and found.value is not None
         return int(found.value) if self._is_held_to_setting else DEFAULT_SLOTS
 
     async def _budget_left(self) -> float | None:
-        """A restart is not a pay rise: what the agent has spent before counts, and so does an operator's limit."""
+        """A restart does not reset the budget: earlier spending counts, and so does an operator's limit."""
         before = next((agent for agent in await self._queue.agents.list() if agent.id == self.agent_id), None)
         if before is None or self._worker.budget_usd is None:
             return self._worker.budget_usd if before is None else before.budget_remaining_usd
         return max(0.0, self._worker.budget_usd - before.spent_usd - before.granted_usd)
 
     async def _submit_startup_results(self, url: str | None) -> None:
-        """Results first: once the claims of an earlier run are taken back, they are refused."""
+        """Submit leftover results first: once the claims of an earlier run are reclaimed, they would be refused."""
         left = await self._delivery.left()
         for kept in left:
             self._spawn_report(self._delivery.deliver(kept))
@@ -209,7 +211,7 @@ class Runner:
             return Heartbeater(self, queue, interval, lease)
 
         if url is not None and ":memory:" not in url:
-            outbox = self._open_outbox(url)  # not ours: the pulse has a thread of its own
+            outbox = self._open_outbox(url)  # not on this loop: heartbeats have a thread of their own
             await stack.enter_async_context(HeartbeatThread(make, url, self._queue.workspace, self, outbox))
             return
         own = [make(self._queue).beat_forever()]
@@ -219,19 +221,19 @@ class Runner:
             stack.callback(asyncio.create_task(coroutine).cancel)
 
     def _open_slots(self, settings: list[dict[str, Any]]) -> None:
-        """What must be delivered once at most is not claimed ahead: after a crash, it would count as begun."""
+        """Tasks with at-most-once delivery are not claimed ahead: after a crash, they would count as started."""
         once = any(each["delivery"] == "at_most_once" for each in settings)
         allowed = self._worker.claim_ahead and not once and not self._is_held_to_setting
         self._ahead = ClaimAhead(self._concurrency, allowed=allowed)
         self._slots = Slots(self._concurrency, self._ahead, self._outcome, self._ended, self._give_back_late)
 
     async def _settings(self) -> list[dict[str, Any]]:
-        """Of the workspace and of every type we take."""
+        """The settings of the workspace and of every type we take."""
         found = [await self._queue.settings.list(type_) for type_ in (None, *self._worker.handlers)]
         return [{setting.key: setting.value for setting in each} for each in found]
 
     async def unless_stopped(self, opening: Coroutine[Any, Any, T]) -> T | None:
-        """What it comes to; None where we are stopped first, and it is given up."""
+        """Await it; None if we are stopped first, which cancels it."""
         begun, stopping = asyncio.ensure_future(opening), asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait({begun, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -242,7 +244,7 @@ class Runner:
         return None if begun.cancelled() or not begun.done() else begun.result()
 
     def stop(self) -> None:
-        """Take no more work, let what runs finish, release the rest."""
+        """Claim no more, let running handlers finish, release the rest."""
         self._stopping.set()
         self._room.set()
 
@@ -268,14 +270,14 @@ class Runner:
         return max(0.0, self._slow_until - time.monotonic())
 
     def _lose_access(self, error: ShiftworkError) -> None:
-        """What runs may finish: its results are kept for anyone who starts next."""
+        """Stop claiming. Running handlers may finish: their results are kept for the next worker."""
         self._no_entry = error
         self.stop()
 
     def _stop_work(self, token: str, ending: Ending, why: str) -> None:
         work = self._work.get(parse_token(token))
         if work is None or work.is_over or work.ending is not None:
-            return  # what is only being reported meets the queue's own answer
+            return  # if it is already being reported, the queue's answer decides
         log.info("stopping %s: %s", work, why)
         work.ending = ending
         self.summary.cancelled += ending == "cancelled"
@@ -295,7 +297,7 @@ class Runner:
         work = self._work.get(parse_token(token))
         if work is None or work.is_over or work.ending is not None or work.context.should_yield:
             return
-        log.info("%s is asked to yield: %s", work, why)
+        log.info("asking %s to yield: %s", work, why)
         if not work.executing:
             self._slots.drop(work)
             self._give_back([work], MADE_WAY)
@@ -314,14 +316,14 @@ class Runner:
         work.interrupt()
 
     def _abandon(self, work: RunningHandler) -> None:
-        """A handler that ignores its cancellation keeps running, but no longer counts."""
+        """Abandon a handler that ignores its cancellation: it keeps running, but no longer counts."""
         if work.executing:
-            log.warning("the handler of %s ignores its cancellation and is left to itself", work)
+            log.warning("abandoning the handler of %s, which ignores its cancellation", work)
             self._slots.drop(work)
             self._settle(work)
 
     async def _claim_and_work(self, *, until_idle: bool) -> None:
-        nothing_comes = False
+        nothing_expected = False
         while not self._stopping.is_set():
             free = self._room_for()
             if free <= 0:
@@ -330,22 +332,22 @@ class Runner:
                 self._room.clear()
                 await self._room.wait()
                 continue
-            was_idle = not self._work and not self._reports  # before the look: a report may free more work
+            was_idle = not self._work and not self._reports  # before the claim: a report may free more work
             assignments = await self._claim(free, wait=0 if until_idle else CLAIM_WAIT_SEC)
             if assignments and self._is_limited:
                 self._may_claim -= len(assignments)
             if assignments:
-                nothing_comes = False
+                nothing_expected = False
                 self._begin(assignments)
-            await asyncio.sleep(0)  # handlers begin before more is asked for
+            await asyncio.sleep(0)  # let handlers start before the next claim
             if until_idle and not assignments:
                 if was_idle and assignments is not None:
-                    if nothing_comes:
+                    if nothing_expected:
                         self.summary.went_idle = True
                         return
-                    # What was to come may be ready by now: it is looked for once more.
-                    nothing_comes = not await self._recovery.is_expected()
-                    if nothing_comes:
+                    # An expected retry may be ready by now: look once more.
+                    nothing_expected = not await self._recovery.is_expected()
+                    if nothing_expected:
                         continue
                 self._room.clear()
                 with suppress(TimeoutError):
@@ -353,7 +355,7 @@ class Runner:
                         await self._room.wait()
 
     def _room_for(self) -> int:
-        """How many tasks to ask for. Where they are claimed ahead, few at a time would be a waste: half of all."""
+        """How many tasks to claim. When claiming ahead, wait until at least half of the most can be claimed."""
         most = self._concurrency + self._ahead.most
         free = most - len(self._work)
         if most > self._concurrency and self._work and free < min(MAX_CLAIM, most // 2):
@@ -361,7 +363,7 @@ class Runner:
         return min(free, self._may_claim, MAX_CLAIM)
 
     async def _claim(self, free: int, wait: float) -> list[Assignment] | None:
-        """Claim, unless we are stopped meanwhile; None where the queue would not or could not say."""
+        """Claim, unless we are stopped meanwhile; None if the queue refused or did not answer."""
         types, ahead = sorted(self._worker.handlers), self._ahead.most
         claiming = asyncio.create_task(
             self._queue.claims.request(
@@ -374,7 +376,7 @@ class Runner:
         finally:
             stopping.cancel()
             if not claiming.done():
-                claiming.cancel()  # what it may still get is released by the queue
+                claiming.cancel()  # the queue releases tasks that this claim may still get
         try:
             return self._taken(await claiming)
         except asyncio.CancelledError:
@@ -396,9 +398,9 @@ class Runner:
         return answer.assignments
 
     async def _wait_while_unwanted(self, error: AgentUnavailable, *, patient: bool) -> None:
-        """A draining agent may be set active again; one that is offline has nothing more to do."""
+        """Wait while the agent is draining: it may be set active again. Stop if it is offline."""
         if error.facts["status"] == "offline" or not patient:
-            log.warning("this worker ends: %s", error)
+            log.warning("stopping the worker: %s", error)
             self.summary.went_offline = True
             self.stop()
         else:
@@ -418,7 +420,7 @@ class Runner:
         self._slots.add(claimed)
 
     def _ended(self, work: RunningHandler, pending: PendingResult | None) -> None:
-        """Send what a handler came to."""
+        """Send the outcome of a handler."""
         if work.ending is not None and not (work.ending == "cut_off" and pending is not None and not pending.failed):
             self._settle(work)
         elif pending is None:
@@ -426,10 +428,10 @@ class Runner:
         else:
             self._sender.send(pending)
         if self._stopping.is_set():
-            self._room.set()  # who waits for the last handlers looks again
+            self._room.set()  # the wait for the last handlers checks again
 
     async def _outcome(self, work: RunningHandler) -> PendingResult | None:
-        """What the handler came to, done in the trace its task was submitted in; what is logged names the task."""
+        """Run the handler in the trace of its task, with log records that name the task, and return its outcome."""
         held = work.assignment
         tracing.work_on(held)
         try:
@@ -443,13 +445,13 @@ class Runner:
             return PendingResult(work.claim, failure, failed=True) if failure is not None else None
 
     async def _tested(self, work: RunningHandler, data: Any) -> PendingResult:
-        """With the verdict of the tests that the task asks for."""
+        """Run the handler, then the task's tests if it has any."""
         if self._worker.run_tests and work.assignment.tests is not None:
             data = await tested(work.context, data)
         return done(work, data)
 
     def _span(self, held: Assignment) -> AbstractContextManager[None]:
-        """What it is about is worked out only where spans are made."""
+        """The span of an attempt; its attributes are computed only if tracing is on."""
         about: dict[str, Any] = {}
         if tracing.is_on():
             about = {"task_id": held.id, "type": held.type, "fence": held.fence, "agent_id": self.agent_id}
@@ -458,12 +460,12 @@ class Runner:
     def _failure(self, work: RunningHandler, error: BaseException) -> Failure | None:
         try:
             return self._classify(work, error)
-        except Exception as unread:  # a class of the user's own may lack what ours have
-            log.exception("%s failed with an error that cannot be read", work, exc_info=in_log(unread))
+        except Exception as unread:  # a user's exception class may lack attributes of ours
+            log.exception("%s failed with an unreadable error", work, exc_info=in_log(unread))
             return Failure(reasons.CRASH, describe(error), work.context.usage(), token=work.claim)
 
     def _classify(self, work: RunningHandler, error: BaseException) -> Failure | None:
-        """What an exception of a handler means for its task."""
+        """The outcome of a handler's exception."""
         usage = work.context.usage()
         if isinstance(error, Suspended):
             self.summary.parked += 1
@@ -471,7 +473,7 @@ class Runner:
             return None
         if work.ending is not None:
             return None
-        if isinstance(error, LeaseLost):  # heard of by a write of the handler before a heartbeat could tell
+        if isinstance(error, LeaseLost):  # noticed by a write of the handler before a heartbeat
             work.ending = "cancelled" if error.facts.get("status") == "cancelled" else "lost"
             self.summary.count_unwanted(error)
             return None
@@ -491,7 +493,7 @@ class Runner:
             reason, data = error.code, None
         if reason == reasons.CRASH:
             log.error("%s failed: %s", work, in_line(text), exc_info=in_log(error))
-        else:  # the world's doing, not a defect of the handler
+        else:  # caused from outside, not by a defect of the handler
             log.warning("%s failed with %s: %s", work, reason, in_line(text))
         return Failure(reason, text, usage, data, token=work.claim)
 
@@ -499,29 +501,31 @@ class Runner:
         return self._stopping.is_set() or (self._life is not None and self._life.cancelling() > 0)
 
     def _settle(self, work: RunningHandler) -> None:
-        """The queue wanted it stopped: what it spent is booked all the same."""
+        """The queue wanted it stopped: its usage is booked all the same."""
         self._forget(work.claim, "cancelled" if work.ending == "cancelled" else "lost")
         if work.ending == "cut_off":
-            self._spawn_report(self._release(work, "its lease ran out while the queue could not be reached"))
+            self._spawn_report(self._release(work, "its lease expired while the queue was unreachable"))
         elif usage := work.context.take_usage():
             self._spawn_report(self._book(work.assignment.token, usage))
 
     async def _book(self, token: str, usage: Usage) -> None:
-        """The claim no longer holds, so this changes no state; the attempt gets its bill."""
+        """Book usage under a lost claim: this changes no state, but charges the attempt."""
         with suppress(ShiftworkError):
             await self._queue.fail(token, reasons.CANCELLED, usage=usage)
 
     async def _release(self, work: RunningHandler, why: str) -> None:
-        """Give back without cost. What does not get through is let go by the pulse, since no one names it any more."""
+        """Release the task without cost. If this fails, the lease expires, because heartbeats no longer name the
+        claim.
+        """
         with suppress(ShiftworkError):
             await work.context.book_usage()
             await self._queue.release(work.assignment.token, why)
 
     def _give_back_late(self, late: list[RunningHandler]) -> None:
-        self._give_back(late, "it was claimed ahead, and its worker had no slot for it in time")
+        self._give_back(late, "it was claimed ahead, but its worker had no free slot in time")
 
     def _give_back(self, unbegun: list[RunningHandler], why: str) -> None:
-        """What no handler has seen is released, without cost, in one call."""
+        """Release tasks that no handler has seen, without cost, in one call."""
         self.summary.released += len(unbegun)
         if self._is_limited:
             self._may_claim += len(unbegun)
@@ -530,12 +534,12 @@ class Runner:
         self._spawn_report(self._release_all([work.claim for work in unbegun], why))
 
     async def _release_all(self, claims: list[Token], why: str) -> None:
-        """As with one: what does not get through is let go by the pulse."""
+        """As with one task: if this fails, the leases expire."""
         with suppress(ShiftworkError):
             await self._queue.batch.release(claims, why)
 
     def _forget(self, claim: Token, outcome: str) -> None:
-        """Its attempt is over as far as this worker goes."""
+        """Remove an attempt that this worker has finished with."""
         work = self._work.pop(claim, None)
         self._room.set()
         if work is None:
@@ -558,7 +562,7 @@ class Runner:
             log.error("a report failed: %s", error, exc_info=error)
 
     async def _finish(self, grace: float) -> None:
-        """Let handlers end; what has not begun or does not end in time is released, without cost."""
+        """Let handlers end; tasks that have not started or do not end in time are released without cost."""
         if unbegun := self._slots.close():
             self._give_back(unbegun, "its worker was stopped")
         if running := len(self._executing()):
@@ -570,7 +574,7 @@ class Runner:
         await self._wait_for_handlers(self._worker.cancel_grace_sec)
         while self._reports:
             await asyncio.wait(set(self._reports))
-        # Nothing is being reported any more. What is in the outbox stays ours, until the next start hands it in.
+        # Nothing is being reported any more. Claims with a result in the outbox are kept: the next start submits it.
         left = [work for work in self._work.values() if not self._delivery.keeps(work.claim)]
         for work in left:
             what = "its handler does not end" if work.executing else "its result was not delivered"

@@ -1,7 +1,7 @@
-"""Sends results in batches: results that arrive while a batch is in flight go with the next.
+"""Sends results in batches: results that arrive while a batch is in flight join the next one.
 
-They are sent in the order in which they came: a circuit breaker counts failures in a row, and a batch whose failures
-all come behind its successes would open one.
+They are sent in order of arrival: a circuit breaker counts consecutive failures, and a batch with all failures after
+its successes would open one.
 """
 
 from __future__ import annotations
@@ -13,42 +13,22 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import groupby
 from typing import Any, cast
 
-import msgspec
-
 from shiftwork.model.errors import ConflictError, NotFound, ShiftworkError
 from shiftwork.model.outcome import Outcome, Token
-from shiftwork.model.reports import Completion, Failure, TaskFailure, TaskResult
+from shiftwork.model.reports import Completion, Failure
 from shiftwork.operation.interface import AnyQueue
-from shiftwork.worker.calling import in_log
 from shiftwork.worker.delivery import KEEP_AFTER_SEC, ResultDelivery, Summary, plain
+from shiftwork.worker.error_text import in_log
 from shiftwork.worker.log_sending import LogSender
-from shiftwork.worker.outbox import StoredResult
+from shiftwork.worker.outbox import PendingResult
 
 log = logging.getLogger("shiftwork.worker")
 MAX_SIZE = 500
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
-class PendingResult(msgspec.Struct, eq=False):
-    """A finished attempt on its way to the queue."""
-
-    claim: Token
-    report: Completion | Failure
-    once_accepted: Callable[[], None] | None = None
-    failed: bool = False
-    """Whether the report is a `Failure`: asked so often that the type is not looked at each time."""
-    since: float = 0.0
-    answered: bool = False
-
-    def kept(self) -> StoredResult:
-        """As it is written down and tried again."""
-        if isinstance(self.report, Failure):
-            return StoredResult(self.claim.text, failure=TaskFailure(**self.report.fields()))
-        return StoredResult(self.claim.text, TaskResult(**self.report.fields()))
-
-
 class Sender:
-    """One batch under way at a time. Whatever goes wrong with a batch is settled for each result alone."""
+    """Sends one batch at a time. If a batch fails, each of its results is sent alone."""
 
     def __init__(
         self,
@@ -83,7 +63,7 @@ class Sender:
         try:
             while self._waiting:
                 self._under_way = [self._waiting.popleft() for _ in range(min(MAX_SIZE, len(self._waiting)))]
-                if not self._logs.is_empty:  # afterwards the claims no longer hold
+                if not self._logs.is_empty:  # the claims no longer hold afterwards
                     await self._logs.send([pending.claim.text for pending in self._under_way])
                 for failed, alike in groupby(self._under_way, lambda pending: pending.failed):
                     await self._send(list(alike), self._fail if failed else self._complete)
@@ -95,9 +75,9 @@ class Sender:
     ) -> None:
         try:
             answered = list(zip(batch, await hand_in(batch), strict=True))
-        except Exception as error:  # whatever it is, no result may be lost over it
+        except Exception as error:  # whatever the error, no result may be lost
             if not isinstance(error, ShiftworkError):
-                log.exception("%d results could not be sent together; each is sent alone", len(batch))
+                log.exception("%d results could not be sent together; sending each alone", len(batch))
             for pending in batch:
                 self._spawn(self._send_alone(pending))
             return
@@ -130,8 +110,8 @@ class Sender:
             return
         try:
             pending.once_accepted()
-        except BaseException as error:  # it is the handler's own, and others' results are behind it
-            what = "what was to be called once the result of %s was accepted failed"
+        except BaseException as error:  # the callback is the user's, and other results are queued
+            what = "the callback for the accepted result of %s failed"
             log.exception(what, pending.claim.text, exc_info=in_log(error))
 
     async def _complete(self, batch: list[PendingResult]) -> list[Outcome]:
@@ -152,7 +132,7 @@ class Sender:
             self._forget(pending.claim, what)
 
     def _watch(self) -> None:
-        """One look a second at all that is under way, instead of a timer for each."""
+        """Check all pending results once a second, instead of a timer for each."""
         self._watching = True
         self._loop.call_later(KEEP_AFTER_SEC, self._poll)
 
@@ -168,19 +148,19 @@ class Sender:
             self._watching = False
 
     async def _keep(self, deliveries: Sequence[PendingResult]) -> None:
-        """Write them down in a thread: a slow disk must hold up neither handlers nor the answers that may come now."""
+        """Store results in a thread: a slow disk must delay neither handlers nor incoming answers."""
         try:
             for pending in deliveries:
                 if not pending.answered and not self._delivery.keeps(pending.claim):
                     await asyncio.to_thread(self._delivery.keep, pending.kept(), "there is no answer yet")
-                if pending.answered:  # while it was written
+                if pending.answered:  # answered while it was written
                     self._delivery.answered(pending.claim)
         finally:
             self._keeping = False
 
 
 def named_outcome(status: str | None, *, failed: bool) -> str:
-    """What came of an attempt, for people: a failed one names what follows."""
+    """The outcome of an attempt, for people: a failed one names what follows."""
     if not failed:
         return status or "completed"
     return "failed" if status in {None, "failed"} else f"failed, {status}"

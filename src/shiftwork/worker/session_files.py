@@ -1,4 +1,4 @@
-"""The files in which an agent keeps a session, stored with the task so that another machine can resume it.
+"""The files of an agent's session, stored with the task so that another machine can resume it.
 
 A pattern says where they are: `~/.claude/projects/{folder}/{session_id}.jsonl`. What is stored is named relative to the
 part before the first wildcard, which each machine fills in with its own home and folder.
@@ -14,22 +14,22 @@ from pathlib import Path
 from shiftwork.model.errors import InputError
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Of all files of a session together."""
+"""The most bytes of a session's files together."""
 
 MAX_FILES = 1_000
 KNOWN = {
     "claude": "~/.claude/projects/{folder}/{session_id}.jsonl",
     "codex": "~/.codex/sessions/**/*{session_id}.jsonl",
 }
-"""By the name of the program; another one is given as a pattern."""
+"""Patterns by program name; for other programs, the user gives one."""
 
 _WILD = re.compile(r"[*?\[]")
 _SESSION = re.compile(r"[A-Za-z0-9_.-]{1,200}")
-"""Ids that can be part of a file's name; others are not stored."""
+"""Session ids that are safe in file names; others are not stored."""
 
 
 def check(pattern: str) -> str:
-    """The pattern that is meant; refused where it could not tell one session from another."""
+    """The pattern for a program's name or a given one; refused if it does not distinguish sessions."""
     found = KNOWN.get(pattern, pattern)
     hint = f"One of {', '.join(KNOWN)}, or a pattern such as ~/.agent/{{session_id}}.json."
     if "{session_id}" not in found:
@@ -51,7 +51,7 @@ def _place(pattern: str, session_id: str, work_dir: Path) -> tuple[Path, str] | 
 
 
 def stamp(pattern: str, session_id: str, work_dir: Path) -> tuple[tuple[str, int, float], ...]:
-    """What tells whether they have changed."""
+    """A stamp to detect changes of the files."""
     return tuple(
         (str(file), file.stat().st_size, file.stat().st_mtime) for file in _files(pattern, session_id, work_dir)
     )
@@ -65,7 +65,7 @@ def _files(pattern: str, session_id: str, work_dir: Path) -> list[Path]:
 
 
 def pack(pattern: str, session_id: str, work_dir: Path) -> bytes | None:
-    """The files as a tar archive; None where there are none, or too much."""
+    """The files as a tar archive; None if there are none, or they are too large."""
     place, files = _place(pattern, session_id, work_dir), _files(pattern, session_id, work_dir)
     if place is None or not files or sum(file.stat().st_size for file in files) > MAX_BYTES:
         return None
@@ -77,7 +77,7 @@ def pack(pattern: str, session_id: str, work_dir: Path) -> bytes | None:
 
 
 def unpack(pattern: str, session_id: str, work_dir: Path, packed: bytes) -> int:
-    """Put the files where this machine's agent looks for them; how many. One that is here and longer stays."""
+    """Write the files where this machine's agent looks for them; returns how many. A longer existing file stays."""
     place, count = _place(pattern, session_id, work_dir), 0
     if place is None:
         return 0

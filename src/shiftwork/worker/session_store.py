@@ -1,4 +1,4 @@
-"""Stores the files of an agent's session with its task, and restores them where the task is resumed."""
+"""Stores the files of an agent's session with its task, and restores them where the task resumes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from shiftwork.worker.context import Context
 
 log = logging.getLogger("shiftwork.worker")
 KEEP_EVERY_SEC = 60.0
-"""How much of a session a machine that dies takes with it."""
+"""How often to store them: the most that is lost if the machine dies."""
 
 
 class SessionStore:
-    """The session files of one attempt. That they cannot be stored never fails the work."""
+    """The session files of one attempt. A failure to store them never fails the task."""
 
     def __init__(self, context: Context, pattern: str, work_dir: Path) -> None:
         self._context = context
@@ -27,9 +27,9 @@ class SessionStore:
         self._stored: object = ()
 
     async def restore(self, session_id: str) -> bool:
-        """Whether the files are here now: they were, or were stored by an earlier attempt."""
+        """Make sure the files are here; false if no earlier attempt stored them."""
         if await asyncio.to_thread(session_files.stamp, self._pattern, session_id, self._work_dir):
-            return True  # this machine's own are never older than what it stored
+            return True  # local files are never older than what this machine stored
         try:
             made = [each for each in await self._context.artifacts() if each.name == _name(session_id)]
             if not made:
@@ -43,7 +43,7 @@ class SessionStore:
             return False
 
     async def save(self, session_id: str | None) -> None:
-        """Store what there is, if it has changed."""
+        """Store the files if they have changed."""
         if session_id is None:
             return
         try:
@@ -60,7 +60,7 @@ class SessionStore:
             log.warning("could not store session %s of %s: %s", session_id, self._context.id, error)
 
     async def save_forever(self, session_id: Callable[[], str | None]) -> None:
-        """From time to time, for a machine that dies."""
+        """Store the files periodically, in case the machine dies."""
         while True:
             await asyncio.sleep(KEEP_EVERY_SEC)
             await self.save(session_id())

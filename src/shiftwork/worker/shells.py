@@ -1,4 +1,4 @@
-"""Finds where a program would read a word of its command line as code: no placeholder is allowed there."""
+"""Finds words of a command line that a program would read as code: no placeholder is allowed there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _SHELLS = frozenset(
     | {"tcsh", "yash", "zsh"}
 )
 _OF_ONE_LINE = frozenset({"flock", "runuser", "script", "sg", "su"})
-"""Not shells, but what follows their -c is read by one."""
+"""Not shells, but they pass the argument of -c to one."""
 
 _JOINING = frozenset({"eval", "parallel", "rsh", "ssh", "watch"})
-"""These put their arguments together and hand them to a shell, here or elsewhere."""
+"""These join their arguments and pass them to a shell, local or remote."""
 
 _INTERPRETERS = re.compile(r"(python|pypy|perl|ruby|node|nodejs|deno|bun|php|lua|r|rscript|osascript|[gm]?awk)[\d.]*")
 _CODE = re.compile(r"-[a-z]*[cepr]|--(eval|print|run|command)(=.*)?", re.IGNORECASE | re.DOTALL)
@@ -24,14 +24,14 @@ _WITH_VALUE = frozenset(["-o", "+o", "-O", "+O", "--rcfile", "--init-file", "-I"
 
 
 def reads_as_code(words: Sequence[str], is_filled: Callable[[str], object]) -> bool:
-    """Whether what a task says would be read as code, given which words hold a placeholder.
+    """Whether a task's text would be read as code, given which words contain a placeholder.
 
-    Every word is looked at, since a program such as env, nice, sudo, timeout, xargs or busybox starts what follows it.
+    Every word is checked, because programs such as env, nice, sudo, timeout, xargs and busybox run what follows them.
     """
     for place, word in enumerate(words):
         name, rest = PurePath(word).name, words[place + 1 :]
         if name in _JOINING or (name in _SHELLS and _takes_line(rest)):
-            found = rest  # also as its parameters: one pair of quotes too few, and they are code
+            found = rest  # also its parameters: with missing quotes, they become code
         elif name in _OF_ONE_LINE and any(_LINE.fullmatch(each) for each in rest):
             found = rest
         elif name == "env":
@@ -51,7 +51,7 @@ def _takes_line(rest: Sequence[str]) -> bool:
 
 
 def _own_options(rest: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The options before the first file, with their places; what follows that is the file's."""
+    """The options before the first file, with their positions; later ones belong to the file."""
     words = iter(enumerate(rest))
     for place, word in words:
         if word in _WITH_VALUE:
@@ -63,7 +63,7 @@ def _own_options(rest: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def _code_of(name: str, rest: Sequence[str]) -> Sequence[str]:
-    """The program text among the arguments of an interpreter; the others it hands to that text, as data."""
+    """The program text among the arguments of an interpreter; the others are data for it."""
     if name.lower().endswith("awk"):
         return [word for word in rest if not word.startswith("-")][:1]
     return [each for n, word in _own_options(rest) if _CODE.fullmatch(word) for each in rest[n : n + 2]]

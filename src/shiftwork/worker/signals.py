@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT stop every worker of a process; the handlers of the program around them come back at the end."""
+"""SIGTERM and SIGINT stop all workers of a process; the program's own signal handlers are restored at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Listeners:
         self._all: dict[object, Listener] = {}
         self._of_main_thread: set[object] = set()
         self._before: dict[signal.Signals, Any] = {}
-        """What the program had set, by signal, while ours is in place."""
+        """The program's own handlers by signal, while ours are installed."""
 
     @contextmanager
     def listening(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
@@ -42,11 +42,11 @@ class _Listeners:
         self._of_main_thread.add(key)
         if first:
             for number in NUMBERS:
-                with suppress(ValueError):  # a subinterpreter may not
+                with suppress(ValueError):  # not allowed in a subinterpreter
                     self._before[number] = signal.signal(number, self._stop_all)
 
     def _restore(self, key: object) -> None:
-        """Unless the program has set another handler meanwhile, or has none that Python can set again."""
+        """Restore the program's handler, unless it has set another meanwhile, or Python cannot set it again."""
         self._of_main_thread.discard(key)
         if self._of_main_thread:
             return
@@ -56,7 +56,7 @@ class _Listeners:
         self._before.clear()
 
     def _stop_all(self, _number: int, _frame: FrameType | None) -> None:
-        """Runs between any two instructions of the main thread: it only leaves word with each loop."""
+        """Runs between any two instructions of the main thread, so it only schedules a call on each loop."""
         for loop, stop in list(self._all.values()):
             with suppress(RuntimeError):  # that loop has been closed
                 loop.call_soon_threadsafe(stop)

@@ -16,14 +16,14 @@ from shiftwork.operation.stepping import Unfinished
 from shiftwork.worker.ahead import LATE_SEC, ClaimAhead
 from shiftwork.worker.context import Context
 from shiftwork.worker.heartbeat import Ending
-from shiftwork.worker.sending import PendingResult
+from shiftwork.worker.outbox import PendingResult
 
 TURN_SEC = 0.005
-"""For this long handlers that never wait run one after the other before the event loop has its turn."""
+"""How long handlers that never suspend may run in a row before the event loop continues."""
 
 
 class RunningHandler(msgspec.Struct, eq=False):
-    """One claimed task: it waits for a slot, its handler runs, or its result is on its way."""
+    """One claimed task: it waits for a slot, its handler runs, or its result is being sent."""
 
     assignment: Assignment
     claim: Token
@@ -34,19 +34,19 @@ class RunningHandler(msgspec.Struct, eq=False):
     """There was no free slot for it."""
     executing: bool = False
     task: asyncio.Task[None] | None = None
-    """What runs it, once it has waited for something."""
+    """The asyncio task that runs it, once it has suspended."""
     ending: Ending | None = None
-    """Why the queue wants it stopped."""
+    """Why the queue wants it to stop."""
     given_up: bool = False
-    """It did not end in time when its worker was stopped."""
+    """Whether it failed to end in time when its worker was stopped."""
     makes_way: bool = False
-    """It was interrupted for an urgent task."""
+    """Whether it was interrupted for an urgent task."""
     left_as: str = "released"
-    """What came of an attempt without a result."""
+    """The outcome of an attempt without a result."""
 
     @property
     def is_over(self) -> bool:
-        """Its handler has ended, and the result is on its way."""
+        """Whether its handler has ended and the result is being sent."""
         return self.began > 0 and not self.executing
 
     def interrupt(self) -> None:
@@ -61,7 +61,7 @@ Outcome = Callable[[RunningHandler], Coroutine[Any, Any, PendingResult | None]]
 
 
 class Slots:
-    """Handlers that run, and claimed tasks that wait for one of them to end."""
+    """Running handlers, and claimed tasks that wait for a free slot."""
 
     def __init__(
         self,
@@ -74,19 +74,19 @@ class Slots:
         self._count = count
         self._ahead = ahead
         self._outcome = outcome
-        """Runs a handler; what it came to, also where it failed."""
+        """Runs a handler; returns its outcome, also of a failure."""
         self._ended = ended
         self._late = late
-        """Is handed what was claimed ahead and has waited too long."""
+        """Called with tasks claimed ahead that have waited too long."""
         self._loop = asyncio.get_running_loop()
         self._variables = contextvars.copy_context()
-        """In which each handler begins, with a copy of its own."""
+        """The context variables of which each handler gets a copy."""
         self._waiting: deque[RunningHandler] = deque()
         self._taken = 0
         self._is_filling = self._is_watching = self._closed = False
 
     def add(self, claimed: list[RunningHandler]) -> None:
-        """Run these, now or as soon as there is a slot."""
+        """Run these, now or as soon as a slot is free."""
         now = self._loop.time()
         free = self._count - self._taken - len(self._waiting)
         for place, work in enumerate(claimed):
@@ -99,14 +99,14 @@ class Slots:
             self._loop.call_later(LATE_SEC, self._give_back_late)
 
     def close(self) -> list[RunningHandler]:
-        """Begin no more; what has not begun is handed back."""
+        """Start no more tasks; returns those that have not started."""
         self._closed = True
         left = list(self._waiting)
         self._waiting.clear()
         return left
 
     def drop(self, work: RunningHandler) -> None:
-        """Of something that waits for its slot, or that ignores its cancellation and is left to itself."""
+        """Drop a task that waits for a slot, or whose handler ignores its cancellation."""
         if work.executing:
             self._free(work)
             self._fill()
@@ -121,10 +121,10 @@ class Slots:
     def _fill(self) -> None:
         if self._waiting and self._taken < self._count and not self._is_filling:
             self._is_filling = True
-            self._loop.create_task(self._run_waiting())  # kept alive by what it awaits
+            self._loop.create_task(self._run_waiting())  # kept alive by the future it awaits
 
     async def _run_waiting(self) -> None:
-        """Run handlers one after the other as long as none waits; the first that does keeps this asyncio task."""
+        """Run handlers in a row as long as none suspends; the first that does keeps this asyncio task."""
         us, time = asyncio.current_task(), self._loop.time
         assert us is not None
         now = time()
@@ -147,7 +147,7 @@ class Slots:
                 self._free(work)
                 self._ended(work, result)
                 if not ours or us.cancelling():
-                    break  # what the handler has left behind with this asyncio task must not meet another
+                    break  # state that the handler left in this asyncio task must not affect another
                 if now >= turn_ends:
                     await asyncio.sleep(0)
                     now = time()
@@ -174,7 +174,7 @@ class Slots:
         return found
 
     def _give_back_late(self) -> None:
-        """The oldest stand first."""
+        """Release overdue tasks; the oldest come first."""
         now, late = self._loop.time(), []
         while self._waiting and now - self._waiting[0].claimed_at >= LATE_SEC and self._waiting[0].claimed_ahead:
             late.append(self._waiting.popleft())

@@ -15,14 +15,14 @@ import msgspec
 from shiftwork.worker.delivery import COUNTS, Summary
 
 FOLDER = "SHIFTWORK_SUMMARIES"
-"""Where the processes of a fleet note what they have done, where someone wants to know. The fleet alone sets it."""
+"""The folder in which processes of a fleet write their summaries. Only the fleet sets it."""
 
 Report = Callable[[Sequence[Summary], int], None]
-"""Called with what each process has done, and how many ended without a report, say by SIGKILL."""
+"""Called with the summary of each process, and the number that ended without one, for example by SIGKILL."""
 
 
 def total(summaries: Sequence[Summary], silent: int) -> dict[str, Any]:
-    """The sum, as a document. What silent processes did is not in it."""
+    """The sum, as a document, without processes that reported nothing."""
     counts = {name: sum(getattr(summary, name) for summary in summaries) for name in COUNTS}
     went_offline = any(summary.went_offline for summary in summaries)
     cost = round(sum(summary.cost_usd for summary in summaries), 6)
@@ -33,7 +33,7 @@ def total(summaries: Sequence[Summary], silent: int) -> dict[str, Any]:
 
 @contextmanager
 def gathering(report: Report | None) -> Iterator[None]:
-    """Processes that are started within it note what they do, and at its end it is reported."""
+    """Processes started inside write their summaries, which are reported at the end."""
     if report is None:
         yield
         return
@@ -47,17 +47,17 @@ def gathering(report: Report | None) -> Iterator[None]:
         for page in Path(folder).iterdir():
             try:
                 summaries.append(msgspec.json.decode(page.read_bytes(), type=Summary))
-            except msgspec.DecodeError:  # begun, and never written to its end
+            except msgspec.DecodeError:  # begun but never completed
                 silent += 1
     report(summaries, silent)
 
 
 def noting() -> Report | None:
-    """The report of one process of a fleet; None where no one wants to know.
+    """The summary file of one process of a fleet; None if no summary is wanted.
 
-    Its page is there from the start, so that a process that is killed is missed.
+    The file exists from the start, so that a killed process is noticed.
     """
-    folder = os.environ.pop(FOLDER, None)  # what handlers start has nothing to note here
+    folder = os.environ.pop(FOLDER, None)  # processes started by handlers write nothing here
     if folder is None:
         return None
     page = Path(folder) / secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""Logs what a worker does: what it works on, a line for each task, and all of a second in one line at high rates."""
+"""Logs a worker's activity: a start line, a line per task, and at high rates one line per second."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from shiftwork.model.text import without_secrets
 
 log = logging.getLogger("shiftwork.worker")
 MAX_LINES = 20
-"""Lines a second. Above this, and as long as the rate stays above it, one line a second counts all tasks."""
+"""Lines per second. While the rate is above this, one line a second counts all tasks."""
 
 SHOWN_TYPES = 20
 
 
 def log_start(store: str, workspace: str, agent_id: str, types: Iterable[str], slots: int) -> None:
-    """What this worker is and does."""
-    version = sys.modules["shiftwork"].__version__  # which imports us, and is there as long as we are
+    """Log what this worker is and does."""
+    version = sys.modules["shiftwork"].__version__  # it imports this module
     names = sorted(types)
     shown = ", ".join(names[:SHOWN_TYPES]) + (f" and {len(names) - SHOWN_TYPES} more" * (len(names) > SHOWN_TYPES))
     facts: dict[str, Any] = {"version": version, "store": without_secrets(store), "workspace": workspace}
@@ -34,7 +34,7 @@ def log_start(store: str, workspace: str, agent_id: str, types: Iterable[str], s
 
 
 def duration(seconds: float) -> str:
-    """A time as people read it: 12 ms, 3.4 s, 2 min 5 s, 1 h 2 min."""
+    """A duration for people: 12 ms, 3.4 s, 2 min 5 s, 1 h 2 min."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:
@@ -46,12 +46,12 @@ def duration(seconds: float) -> str:
 
 
 def dollars(amount: float) -> str:
-    """Cents, and more places where there are fewer."""
+    """Dollars to the cent, with more digits for smaller amounts."""
     return f"${amount:.2f}" if amount >= 0.995 or round(amount, 2) == round(amount, 6) else f"${amount:.4f}"
 
 
 class TaskLog:
-    """A line for each task that ended, as long as they are few; made only where lines are wanted."""
+    """Logs a line for each ended task, as long as they are few; created only if lines are wanted."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -59,7 +59,7 @@ class TaskLog:
         self._ended = 0
         """Tasks of this second."""
         self._counts_only = False
-        """The last second had too many for lines."""
+        """Whether the last second had too many tasks for lines."""
         self._more: Counter[str] = Counter()
         self._cost = 0.0
 
@@ -84,12 +84,12 @@ class TaskLog:
         log.info("%s (%s): %s; took %s%s", task_id, type_, outcome, duration(seconds), paid, extra=facts)
 
     def close(self) -> None:
-        """Log what is counted and not yet logged."""
+        """Log the counts not logged yet."""
         if self._more:
             self._log_counts()
 
     def _begin_second(self, now: float) -> None:
-        """Lines come back with the first second that has few enough tasks."""
+        """Start a new second; lines resume with the first second that has few enough tasks."""
         self.close()
         self._counts_only = self._ended > MAX_LINES and now < self._second_ends + 1
         self._second_ends, self._ended = now + 1, 0

@@ -12,7 +12,7 @@ from typing import Any
 
 
 async def call(function: Callable[..., Any], *args: Any, name: str) -> Any:
-    """What the function returns, or awaits to: a coroutine function runs on the loop, any other in a thread."""
+    """Call a function and return its result: a coroutine function on the loop, any other in a thread."""
     if is_async(function):
         return await function(*args)
     result = await in_thread(function, *args, name=name)
@@ -24,7 +24,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 async def in_thread(function: Callable[..., Any], *args: Any, name: str) -> Any:
-    """A thread for each call, not of a pool: one that never ends takes no place, and lets the process end."""
+    """Run each call in a new thread, not a pool's: one that never ends blocks neither a pool nor the process's end."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
     variables = contextvars.copy_context()
@@ -34,7 +34,7 @@ async def in_thread(function: Callable[..., Any], *args: Any, name: str) -> Any:
             outcome: tuple[Any, BaseException | None] = variables.run(function, *args), None
         except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
             outcome = None, error
-        with suppress(RuntimeError):  # the loop has gone: no one waits any more
+        with suppress(RuntimeError):  # the loop is closed: no one waits any more
             loop.call_soon_threadsafe(tell, outcome)
 
     def tell(outcome: tuple[Any, BaseException | None]) -> None:

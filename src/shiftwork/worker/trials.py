@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from shiftwork.validation.commands import Trial
-from shiftwork.worker.delivery import clean
+from shiftwork.worker.error_text import clean
 from shiftwork.worker.group import Group
 
 MAX_OUTPUT = 65_536
-"""Bytes kept of what the tests print, the last ones."""
+"""The last bytes of the tests' output that are kept."""
 
 
 async def run_tests(wanted: Trial, folder: Path, limit_sec: float | None, mark: str | None = None) -> dict[str, Any]:
-    """The verdict, with its evidence. Whatever the tests have started ends with them, and at their limit.
+    """Run the tests and return the verdict with its evidence. All their processes end with them, and at the time limit.
 
-    All their processes have the mark, by which they are found if this process dies before them.
+    All their processes carry the mark by which they are found if this process dies first.
     """
     limits = [limit for limit in (wanted.timeout_sec, limit_sec) if limit is not None]
     limit = max(0.0, min(limits)) if limits else None

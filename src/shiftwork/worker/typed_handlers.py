@@ -17,17 +17,16 @@ from shiftwork.operation.interface import AnyQueue
 from shiftwork.task_types.codecs import DoesNotFit
 from shiftwork.task_types.typed_task import TypedTask
 from shiftwork.worker import threads
-from shiftwork.worker.calling import Handler
-from shiftwork.worker.context import Context, Done, Fail
+from shiftwork.worker.context import Context, Done, Fail, Handler
 
 log = logging.getLogger("shiftwork.worker")
 DECLARE_AGAIN_SEC = 60.0
-"""How often a worker whose types are declared otherwise looks whether its own declaration is wanted again."""
+"""How often a worker whose types are declared differently checks whether to declare its own again."""
 Tasks = Collection[TypedTask[Any, Any]]
 
 
 async def declare(queue: AnyQueue, agent_id: str, tasks: Tasks) -> bool:
-    """Declare the types of a worker; whether what is in force for one of them is not what it declares."""
+    """Declare the types of a worker; returns whether the declaration in force for any of them differs."""
     if not tasks:
         return False
     found = await queue.types.declare(agent_id, [task.declaration for task in tasks])
@@ -38,7 +37,7 @@ async def declare(queue: AnyQueue, agent_id: str, tasks: Tasks) -> bool:
 
 
 async def declare_again(queue: AnyQueue, agent_id: str, tasks: Tasks) -> None:
-    """Take over when the workers whose declaration was in force have gone, as after a release was rolled back."""
+    """Declare again once the workers of the declaration in force are gone, as after a rollback."""
     drifted = True
     while drifted:
         await asyncio.sleep(DECLARE_AGAIN_SEC)
@@ -67,7 +66,7 @@ def handler_of(task: TypedTask[Any, Any]) -> Handler:
 
 
 def _call(task: TypedTask[Any, Any], context: Context) -> Callable[[], Any]:
-    """The function with its arguments. A payload that does not decode would not at the next attempt either."""
+    """Call the function. A payload that cannot be decoded fails the task for good: a retry would not help."""
     try:
         args, kwargs = task.signature.decode(context.payload)
     except DoesNotFit as error:
@@ -83,12 +82,12 @@ def _result(task: TypedTask[Any, Any], value: Any) -> Any:
             return msgspec.structs.replace(value, data=task.signature.encode_result(value.data))
         return task.signature.encode_result(value)
     except DoesNotFit as error:
-        what = f"what {task.signature.name} returned does not fit its annotation: {error}"
+        what = f"the return value of {task.signature.name} does not fit its annotation: {error}"
         raise Fail(reasons.INVALID_OUTPUT, what) from None
 
 
 def check_handler(function: Handler, type: str) -> None:
-    """Refuse what cannot be called with a context and nothing else, when it is registered."""
+    """Refuse a handler that cannot be called with only a context, when it is registered."""
     if not callable(function):
         raise InputError(f"the handler of {type!r} is not a function: {function!r}", where="handler")
     name = getattr(function, "__qualname__", repr(function))
@@ -97,9 +96,9 @@ def check_handler(function: Handler, type: str) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # written in C, and says nothing about itself
+        return  # written in C, without a signature
     try:
         signature.bind(None)
     except TypeError as error:
-        hint = "A handler takes the context alone: `async def handle(ctx)`; @worker.task takes typed parameters."
+        hint = "A handler takes only the context: `async def handle(ctx)`; @worker.task takes typed parameters."
         raise InputError(f"{name}{signature} cannot be a handler: {error}", where=name, hint=hint) from None

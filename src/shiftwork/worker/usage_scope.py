@@ -26,7 +26,7 @@ class UsageTotal:
         return self._used
 
     def empty(self) -> Usage:
-        """What was in it, for anyone who books it now."""
+        """Take the sum, to book it now."""
         used, self._used = self._used, NOTHING
         return used
 
@@ -36,7 +36,7 @@ _CURRENT: ContextVar[UsageTotal | None] = ContextVar("usage_total", default=None
 
 @contextmanager
 def collecting_into(usage_total: UsageTotal) -> Iterator[None]:
-    """For the length of a step: whatever is spent by it, its tasks and its threads."""
+    """Collect the usage of a step, including its tasks and threads."""
     before = _CURRENT.set(usage_total)
     try:
         yield
@@ -46,13 +46,13 @@ def collecting_into(usage_total: UsageTotal) -> Iterator[None]:
 
 
 def current() -> UsageTotal | None:
-    """The budget allocator of the step that runs here; None outside of steps, and for what outlives its step."""
+    """The usage total of the current step; None outside of steps, and for code that outlives its step."""
     usage_total = _CURRENT.get()
     return usage_total if usage_total is not None and usage_total.open else None
 
 
 def add(one: Usage, more: Usage) -> Usage:
-    """The sum; of which model it is known only where that is one."""
+    """The sum; its model is known only if there is just one."""
     return Usage(
         model=more.model if one == NOTHING or one.model == more.model else None,
         cost_usd=_sum(one.cost_usd, more.cost_usd),
@@ -63,5 +63,5 @@ def add(one: Usage, more: Usage) -> Usage:
 
 
 def _sum(one: float | None, more: float | None) -> float | None:
-    """Not known only where neither is."""
+    """The sum of two optional values; None only if both are."""
     return None if one is None and more is None else (one or 0.0) + (more or 0.0)

@@ -21,7 +21,7 @@ class Worker(Declaration):
 
     @functools.cached_property
     def _runners(self) -> set[Runner]:
-        """What `run` does now in this process."""
+        """The current runs in this process."""
         return set()
 
     async def run(
@@ -34,17 +34,16 @@ class Worker(Declaration):
     ) -> Summary:
         """Work until stopped, or until there is nothing left to claim. SIGTERM and SIGINT stop it gracefully.
 
-        With `max_tasks` it claims no more than that many tasks, and ends when they have ended.
+        With `max_tasks`, claims no more than that many tasks, and ends when they have ended.
 
-        What it does is logged as `shiftwork.worker`: a line for each task at INFO, a failing handler's traceback at
-        ERROR.
+        Logs to `shiftwork.worker`: a line for each task at INFO, a failing handler's traceback at ERROR.
 
-        In the main thread it hears them for every worker of the process; the handlers that the program had set come
-        back when the last of them has ended.
+        In the main thread, it handles these signals for every worker of the process; the program's own signal handlers
+        are restored when the last worker has ended.
 
-        Given an address, heartbeats and maintenance jobs have a connection and a thread of their own. Given an open
-        queue, they share its loop, and with `until_idle` there are no maintenance jobs: that is for tests. A server
-        does its maintenance jobs itself.
+        Given an address, heartbeats and maintenance jobs get a connection and a thread of their own. Given an open
+        queue, they share its loop, and with `until_idle` no maintenance jobs run: that is for tests. A server runs its
+        own maintenance jobs.
         """
         self.must_have_handlers()
         if max_tasks is not None and max_tasks < 1:
@@ -69,11 +68,11 @@ class Worker(Declaration):
             return await runner.run(opened, store, until_idle=until_idle)
 
     def stop(self) -> None:
-        """Stop what `run` does in this process, as SIGTERM would; called from the loop that runs it."""
+        """Stop all runs in this process, like SIGTERM; call it from the loop that runs them."""
         for runner in self._runners:
             runner.stop()
 
 
 def default_agent_id() -> str:
-    """Unique on this host while the process lives."""
+    """An agent id that is unique on this host while the process lives."""
     return f"{socket.gethostname()}-{os.getpid()}"

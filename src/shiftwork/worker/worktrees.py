@@ -1,4 +1,4 @@
-"""Git worktrees: a branch and a working tree for each task, kept over its retries, and the diff that came of it."""
+"""Git worktrees: a branch and a working tree per task, kept across its retries, and the resulting diff."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ GIT_SEC = 600.0
 """How long one git command may take."""
 
 PREFIX = "shiftwork/"
-"""Of the branches."""
+"""The prefix of branch names."""
 
 
 class GitError(Exception):
-    """What git said when it refused."""
+    """An error message of git."""
 
 
 class Repository(msgspec.Struct, frozen=True):
-    """A repository of this machine, and what branches begin at."""
+    """A local repository, and the commit at which branches start."""
 
     path: str
     base: str = "HEAD"
@@ -50,7 +50,7 @@ def parse(text: str) -> Repository:
 
 
 def branch_of(task: Task) -> str:
-    """One for the task and all its retries."""
+    """The branch of a task and all its retries."""
     return f"{PREFIX}{task.root_task_id}"
 
 
@@ -80,10 +80,10 @@ def _has_branch(repository: str, branch: str) -> bool:
 
 
 def diff(repository: Repository, task: Task, folder: Path) -> bytes:
-    """All that was changed since the branch began, committed or not, with new files; as `git apply` takes it."""
+    """All changes since the branch began, committed or not, with new files, in the format of `git apply`."""
     try:
         begins = _git(repository.path, "config", "--get", f"branch.{branch_of(task)}.shiftworkBase").strip()
-        with tempfile.TemporaryDirectory() as own:  # an index of our own: the agent's is not ours to change
+        with tempfile.TemporaryDirectory() as own:  # an index of our own: do not change the agent's
             index = {"GIT_INDEX_FILE": str(Path(own) / "index")}
             _git(str(folder), "read-tree", "HEAD", extra=index)
             _git(str(folder), "add", "--all", extra=index)
@@ -93,7 +93,7 @@ def diff(repository: Repository, task: Task, folder: Path) -> bytes:
 
 
 def forget(repository: Repository) -> None:
-    """Let git know that folders of worktrees were removed. Their branches stay."""
+    """Tell git that worktree folders were removed. Their branches stay."""
     _git(repository.path, "worktree", "prune")
 
 
@@ -102,7 +102,7 @@ def _git(folder: str, *words: str, extra: Mapping[str, str] | None = None) -> st
 
 
 def _git_bytes(folder: str, *words: str, extra: Mapping[str, str] | None = None) -> bytes:
-    """Hooks of the repository are left out: what we do is no one's commit or checkout."""
+    """Run git without the repository's hooks: our commands are not a user's commit or checkout."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     line = ["git", "-C", folder, "-c", "core.hooksPath=/dev/null", *words]
     try:

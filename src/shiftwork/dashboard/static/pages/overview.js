@@ -120,7 +120,7 @@ function runningNow({ running, causes }) {
     { title: "Progress", class: "slim", cell: (task) => (task.progress?.pct === undefined ? "–" : meter(task.progress.pct, 100, "Done")) },
     { title: "Since", class: "end", cell: (task) => span(now() - (task.started_at ?? task.claimed_at)) },
   ];
-  const none = empty(causes.length ? "Nothing runs, and work waits." : "Nothing runs.", causes.length ? null : "No task is ready.");
+  const none = empty(causes.length ? "Work waits, but nothing runs." : "Nothing runs.", causes.length ? null : "No task is ready.");
   return panel("Running now", { actions: link(`/tasks?status=${HELD.join(",")}`, "All") }, table("Running tasks", columns, running, { none, each: (task) => ({ key: task.id, href: `/tasks/${task.id}` }) }));
 }
 
