@@ -28,13 +28,13 @@ async def for_each(tx: Tx, engine: Engine, caller: Caller, verb: Verb, items: Se
     return [item if isinstance(item, Outcome) else next(each) for item in items]
 
 
-async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token], *, whole: bool = False) -> dict[str, Row]:
+async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token], *, ending: bool = False) -> dict[str, Row]:
     """The rows behind these tokens, locked in id order, as far as the caller may see them.
 
-    Pass `whole` to read every column of rows that will be changed: this saves a round trip later.
+    Pass `ending` to read all that the ends of these claims need: this saves two round trips later.
     """
     items = [(id_,) for id_ in sorted({token.id for token in tokens})]
-    rows = await tx.all("lock_tasks" if whole else "lock_claims", items=items)
+    rows = await tx.all("lock_ends" if ending else "lock_claims", items=items)
     return {row["id"]: row for row in rows if caller.sees(row["workspace"])}
 
 

@@ -260,7 +260,7 @@ async def settle_output(work: UnitOfWork, row: TaskRow, found: Verdict) -> Outco
 async def fail(tx: Tx, engine: Engine, caller: Caller, items: Sequence[CheckedFailure]) -> list[Outcome]:
     """Report failed attempts: each is retried, dead-lettered or left failed, as its settings say."""
     work = UnitOfWork(tx, engine, caller)
-    rows = await lock_claims(tx, caller, (item.token for item in items), whole=True)
+    rows = await lock_claims(tx, caller, (item.token for item in items), ending=True)
     outcomes: dict[Token, Outcome] = {}
     live: dict[Token, CheckedFailure] = {}
     for item in items:
@@ -470,7 +470,7 @@ async def _book_late(work: UnitOfWork, items: Sequence[CheckedResult | CheckedFa
 async def release(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token], reason: str | None) -> list[Outcome]:
     """Give claims back without cost: a graceful stop, a drain, a deploy, a preemption."""
     work = UnitOfWork(tx, engine, caller)
-    raw = await lock_claims(tx, caller, tokens, whole=True)
+    raw = await lock_claims(tx, caller, tokens, ending=True)
     await work.load_locked(raw.values())
     outcomes = {}
     allowed = frozenset({State.CLAIMED.value, State.RUNNING.value})

@@ -23,7 +23,7 @@ from shiftwork.model import check, garbage, ids
 from shiftwork.model.errors import NotFound, TooLarge
 from shiftwork.model.history import Attempt, EventPage, History, Transition
 from shiftwork.model.outcome import Outcome
-from shiftwork.model.states import FINAL
+from shiftwork.model.states import FINAL, STORED
 from shiftwork.model.task import Changes, NewDag, NewTask, Page, Result, Submitted, Task
 from shiftwork.model.times import Duration, Time, seconds
 from shiftwork.observe import explain as explaining
@@ -378,6 +378,10 @@ async def count_tasks(  # a filter each
     )
 
     async def count(tx: Tx) -> dict[str, int]:
+        if where.is_kept:  # finished tasks are not read for it
+            counted = await overview.count_tasks(tx, call.engine, call.workspace, None)
+            found = counted.counts if type is None else counted.types.get(type, {})
+            return {str(each): found[each] for each in where.statuses or STORED if found.get(each)}
         return await (await selection.select(tx, call.workspace, where)).counts(tx)
 
     return await call.read(count)

@@ -92,6 +92,7 @@ JOBS: dict[str, JobSpec] = {
         notifications.forget, lambda m: m.notifications_sec, notifications.fill, looked_for=True, slow=True
     ),
     "search": JobSpec(search.elect, lambda m: m.search_sec, search.fill, looked_for=True, slow=True),
+    "counts": JobSpec(observe.elect_counter, lambda m: m.search_sec, observe.count_tasks, looked_for=True, slow=True),
     "batches": JobSpec(batches.elect, lambda m: m.batches_sec, batches.run, long=True, slow=True),
     "instructions": JobSpec(steering.close_ended, lambda m: m.retention_sec, slow=True),
     "stale": JobSpec(engine_jobs.stale, lambda m: m.stale_sec, slow=True),

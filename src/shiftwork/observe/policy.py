@@ -15,7 +15,7 @@ FEW = 100_000
 
 
 class TaskCounts(NamedTuple):
-    """The counts found by reading all tasks."""
+    """How many tasks there are: those that have not ended are read, the others are kept as sums."""
 
     at: float
     counts: dict[str, int]
@@ -31,10 +31,12 @@ class TaskCounts(NamedTuple):
     """Waiting tasks by lane, state and hold."""
     scheduled: int
     next_scheduled_at: float | None
+    rows_read: int
+    """How many tasks were read for it."""
 
     def serves(self, now: float, period: float) -> bool:
         """Whether it may be reused: counting has become expensive, and it is not too old."""
-        return sum(self.counts.values()) + sum(self.archived.values()) > FEW and 0 <= now - self.at < period
+        return self.rows_read > FEW and 0 <= now - self.at < period
 
 
 Spell = tuple[float, float]

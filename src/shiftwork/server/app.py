@@ -221,8 +221,8 @@ class Answer(Response):
         self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        send_whole = scope.get("extensions", {}).get(WHOLE)
-        if send_whole is None or not send_whole(self.status_code, self.raw_headers, self.body):
+        whole = scope.get("extensions", {}).get(WHOLE)
+        if whole is None or not whole["send"](self.status_code, self.raw_headers, self.body):
             await super().__call__(scope, receive, send)
 
 

@@ -22,7 +22,7 @@ from shiftwork.store.store import Row, Tx
 
 
 class EffectAnswer(NamedTuple):
-    """An effect, or why there is none: the refusal must not undo what was noted."""
+    """An effect or an error, returned so that the error does not roll back what was recorded."""
 
     effect: Effect | None = None
     error: ShiftworkError | None = None
@@ -35,7 +35,7 @@ class EffectAnswer(NamedTuple):
 
 
 async def begin(tx: Tx, engine: Engine, caller: Caller, token: Token, name: str | None, key: str | None) -> Effect:
-    """Write down the intent to perform an action, unless someone was there before."""
+    """Record the intent to perform an action, unless another task was first."""
     row = await lock_live(tx, engine, caller, token, SLOT_STATES)
     place = {"workspace": row["workspace"], "key": key or await _own_key(tx, row, name or "")}
     claim = {"task": token.id, "fence": token.fence}
@@ -66,7 +66,7 @@ async def own_key(tx: Tx, task_id: str, name: str) -> str:
 
 
 async def _own_key(tx: Tx, row: Row, name: str) -> str:
-    """The same for every attempt at a task and for anyone who submits its key again; another for a rerun."""
+    """The same key for every attempt and for repeated submissions of the task's key; a different one for a rerun."""
     given = row["idempotency_key"]
     if given is None or (await read_body(tx, row["id"])).get("idempotency_key") != given:  # a hash is no one's word
         first = await tx.one("lineage_start", id=row["id"])
@@ -88,7 +88,9 @@ def _holds(owner: Row | None, kept: Row) -> bool:
 async def finish(
     tx: Tx, engine: Engine, caller: Caller, token: Token, key: str, result: str, *, happened: bool
 ) -> EffectAnswer:
-    """Say how an action ended. That is a fact: it is noted also when the claim is lost, if no one has taken it up."""
+    """Record the outcome of an action. It is a fact: it is recorded even if the claim is lost, unless another claim
+    took over.
+    """
     row = await lock_claim(tx, caller, token)
     error = refusal(engine, caller, token, row, SLOT_STATES)
     kept = None if row is None else await tx.one("lock_effect", workspace=row["workspace"], key=key)
@@ -121,7 +123,7 @@ async def _emit(tx: Tx, engine: Engine, caller: Caller, row: Row, effect: Row, s
 async def resolve(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, key: str, result: str, note: str | None, *, happened: bool
 ) -> Effect:
-    """A person has looked: the effect is done or withdrawn, and the task that died of the question is tried again."""
+    """Resolve an effect by a person's word: it is done or withdrawn, and the task that failed over it is retried."""
     work = UnitOfWork(tx, engine, caller)
     seen = await tx.one("read_effect", workspace=workspace, key=key)
     owner = next(iter(await work.lock([seen["task_id"]])), None) if seen is not None else None

@@ -1,4 +1,4 @@
-"""What the operations on a task's log do. A log is made of the task's message events, many lines to an event."""
+"""Implements the operations on a task's log. A log is made of the task's message events, many lines to an event."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ async def follow(engine: Engine) -> int:
 
 
 async def _hits(rows: Sequence[Row], tx: Tx) -> list[EventMatch]:
-    """Asks anew who follows: a trigger that was saved since may wait for these events, which are read only once."""
+    """Reads the followers again: a trigger saved since may wait for these events, which are read only once."""
     found, _ = await followers(tx)
     return await hits(tx, found, rows)
 

@@ -193,7 +193,7 @@ async def _add_consumer(tx: Tx, bridge: Bridge, consumer: str) -> None:
 
 
 async def reclaim(tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, silent: Sequence[StreamDelivery]) -> int:
-    """Their consumers were silent for too long: others may have them. How many were taken back."""
+    """Reclaim entries whose consumers were silent for too long; returns how many."""
     return await _end(tx, engine, caller, bridge, silent, reasons.HEARTBEAT_TIMEOUT)
 
 
