@@ -3,7 +3,7 @@
 import pytest
 
 from shiftwork import Queue
-from shiftwork.observe import status
+from shiftwork.observe import policy, status
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import dead_letter, finish, take
 
@@ -120,7 +120,7 @@ async def test_archived_completions_are_counted(queue: Queue, clock: MovedClock)
 async def test_large_queue_is_counted_once_per_period(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "FEW", 2)
+    monkeypatch.setattr(policy, "FEW", 2)
     await queue.submit_many([{"type": "code"}] * 3)
     began = clock()
     assert (await queue.status()).counts == {"ready": 3}
