@@ -202,7 +202,7 @@ def test_missing_index_is_found_with_its_create_statement(each_terminal: Termina
     (found,) = findings(each_terminal, "indexes")
     assert found["level"] == "error"
     assert name in found["what"]
-    change(each_terminal.url, found["hint"].removeprefix("Make them again: "))
+    change(each_terminal.url, found["hint"].removeprefix("Recreate them: "))
     assert findings(each_terminal, "indexes")[0]["level"] == "ok"
 
 
@@ -260,3 +260,15 @@ def test_late_maintenance_job_is_found(terminal: Terminal) -> None:
     assert finding["level"] == "warning"
     assert "late: retention (6" in finding["what"]
     assert "s late" in terminal.text("maintenance")
+
+
+def test_counts_that_differ_from_the_rows_are_corrected(terminal: Terminal) -> None:
+    terminal.done()
+    terminal.run("maintenance", "--run")
+    assert [finding["level"] for finding in findings(terminal, "counts")] == ["ok"]
+    with apsw.Connection(terminal.url.removeprefix("sqlite:///")) as connection:
+        connection.execute("insert into count_sums values ('default', 'tasks', 'made-up', 'completed', 2, 7)")
+    (found,) = findings(terminal, "counts")
+    assert (found["level"], found["hint"]) == ("warning", "They were corrected.")
+    assert "by 7" in found["what"]
+    assert [finding["level"] for finding in findings(terminal, "counts")] == ["ok"]
