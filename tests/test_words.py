@@ -41,6 +41,9 @@ INSTEAD = {
     r"\bDuty\b|\bduty:|shiftwork_duty|\bshiftwork duties\b": "maintenance, and a job of it",
     r"\bIN_HAND\b": "SLOT_STATES",
     r"\bnoqa: A002\b": "nothing: the rule is off",
+    r"\b(tell_completed|complete_lone|know_lone|may_be_lone|lone_ends)\b": "log_completed, complete_plain_many ...",
+    r"\b(ShortWay|short_way|for_the_dead|of_the_dead|let_others|told_by_others)\b": "FastPath, yield_to_loop ...",
+    r"\bstore\.hearing\b|\bworker\.outliving\b|\b(add|finish|list)_dut(y|ies)\b": "stalls, keep_running, jobs",
 }
 
 PLAIN = {
@@ -50,6 +53,16 @@ PLAIN = {
     r"\b(is|was|are|were|be|been) (not )?told\b|\bbeside\b": "notified, shown, delivered; next to",
     r"\{(lite|pg):": "{sqlite: ...} and {postgres: ...}",
     r"(?<![.\w/])(courier|depot)\b(?!\.)": "notification sender, blob store",
+    r"\bof late\b": "recently",
+    r"\b(go|goes|went) on (without|behind)\b": "continue without, continue after",
+    r"\bslot back\b": "free the slot",
+    r"\b(is|are|was|were|be) taken back\b": "reclaimed",
+    r"(?<!d)\balone task\b|\blone (task|dag)": "standalone task",
+    r"\b(not|no longer) wanted any more\b|\bwas there already\b": "no longer needed, already exists",
+    r"\brests? failed\b|\btakes? leave\b": "stays failed, deregisters",
+    r"\bso (long|many|much|often) (a|as) (?=\w+ (is|takes|waits|runs)\b)": "this long, at most N, every N s",
+    r"\"\"\"what the operations? on\b": "Implements the operations on ...",
+    r"\"\"\"so (long|many|much|often)\b": "How long ..., the most ...",
 }
 """Words of another language's English, which stay out of source, statements and docs, in any case of letters."""
 

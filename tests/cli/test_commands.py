@@ -158,7 +158,7 @@ COMMANDS = [
     ("cooldowns lift model:opus", "had no cooldown", '"lifted": false'),
     ("accounts list", "no accounts", "[]"),
     ("accounts set openai main --window 5h=1000tokens", "0% (0 of 1000 tokens)", '"capacity": 1000.0'),
-    ("accounts renew openai main", "did not rest", '"renewed": false'),
+    ("accounts renew openai main", "was not held back", '"renewed": false'),
     ("accounts remove openai main", "openai main", '"removed": false'),
     ("batches list", "none", "[]"),
     ("workspaces list", "default", '"name": "default"'),
@@ -411,7 +411,7 @@ def test_same_key_twice_creates_one_task(terminal: Terminal) -> None:
     first = terminal.json("submit", "code", "--idempotency-key", "k")
     again = terminal.json("submit", "code", "--idempotency-key", "k")
     assert (again["id"], again["duplicate"]) == (first["id"], True)
-    assert "was there already" in terminal.text("submit", "code", "--idempotency-key", "k")
+    assert "already exists" in terminal.text("submit", "code", "--idempotency-key", "k")
 
 
 @pytest.mark.parametrize(

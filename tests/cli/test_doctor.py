@@ -202,7 +202,7 @@ def test_missing_index_is_found_with_its_create_statement(each_terminal: Termina
     (found,) = findings(each_terminal, "indexes")
     assert found["level"] == "error"
     assert name in found["what"]
-    change(each_terminal.url, found["hint"].removeprefix("Make them again: "))
+    change(each_terminal.url, found["hint"].removeprefix("Recreate them: "))
     assert findings(each_terminal, "indexes")[0]["level"] == "ok"
 
 

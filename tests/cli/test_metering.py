@@ -29,7 +29,7 @@ def test_metrics_are_shown_as_text_and_json(each_terminal: Terminal) -> None:
 
 def test_earlier_metric_snapshots_are_shown(terminal: Terminal) -> None:
     terminal.text("submit", "code")
-    assert terminal.text("metrics", "--snapshots", "3") == "none is kept yet\n"
+    assert terminal.text("metrics", "--snapshots", "3") == "no snapshots yet\n"
     terminal.text("maintenance", "--run")
     (kept,) = terminal.json("metrics", "--snapshots", "3", "shiftwork_queue_depth")
     assert [sample["value"] for sample in kept["samples"]] == [0.0, 1.0, 0.0]

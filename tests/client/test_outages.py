@@ -70,7 +70,7 @@ async def test_server_killed_and_restarted_under_a_worker_loses_nothing(queue: Q
     tasks = await submit(queue, mill, 6)
     await until(lambda: sum(len(mill.holders(task)) for task in tasks) == 2)
     await site.kill()
-    await until(lambda: "did not get through" in mill.log())
+    await until(lambda: "a heartbeat failed" in mill.log())
     await site.start_again()
     mill.go()
     await until(lambda: done_once(queue, tasks))

@@ -188,7 +188,7 @@ async def test_dag_and_tag_and_time_narrow_a_bulk_change(queue: Queue, clock: Mo
         ("cancel", {"search": "!!"}, {}, "needs a letter"),
         ("cancel", {"search": "a\0"}, {}, "NUL"),
         ("explode", {"type": "code"}, {}, "explode"),
-        ("cancel", {"type": "code"}, {"after": "nonsense"}, "not where a page ended"),
+        ("cancel", {"type": "code"}, {"after": "nonsense"}, "not a cursor of a page"),
         ("cancel", {"type": "code"}, {"limit": 501}, "<= 500"),
     ],
 )

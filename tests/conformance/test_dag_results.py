@@ -89,5 +89,5 @@ async def test_unknown_dag_and_wrong_wait_are_refused(queue: Queue) -> None:
         await queue.dags.result("dag_00000000000000000000000000", wait=5)
     with pytest.raises(NotFound):
         await queue.in_workspace("other").dags.result(dag)
-    with pytest.raises(InputError, match="expected a duration"):
+    with pytest.raises(InputError, match="expected a non-negative duration"):
         await queue.dags.result(dag, wait=-1)

@@ -60,8 +60,8 @@ async def test_time_in_the_past_means_at_once(queue: Queue, clock: MovedClock) -
 
 
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
-    "both": ({"run_at": 60, "delay": 60}, "both say when", "delay"),
-    "both ends": ({"expires_at": 60, "expires_in": 60}, "both say when", "expires_in"),
+    "both": ({"run_at": 60, "delay": 60}, "exclude each other", "delay"),
+    "both ends": ({"expires_at": 60, "expires_in": 60}, "exclude each other", "expires_in"),
     "expired": ({"expires_at": -60}, "expired already", "expires_at"),
     "expires now": ({"expires_in": 0}, "expired already", "expires_at"),
     "before start": ({"delay": 60, "expires_in": 60}, "would expire at", "expires_at"),

@@ -120,7 +120,7 @@ async def test_task_of_another_workspace_is_not_found(queue: Queue) -> None:
 @pytest.mark.parametrize("wait", [-1, float("nan"), timedelta(seconds=-1), "5", True])
 async def test_wrong_wait_is_refused(queue: Queue, wait: Any) -> None:
     handle = await queue.submit(type="code")
-    with pytest.raises(InputError, match="expected a duration") as caught:
+    with pytest.raises(InputError, match="expected a non-negative duration") as caught:
         await queue.result(handle, wait=wait)
     assert caught.value.where == "wait"
 

@@ -297,7 +297,7 @@ async def test_expired_wait_is_reported(agent: Agent, queue: Queue, clock: Moved
     await pass_time(queue, clock, 61)
     over = await agent("wait", token=(await agent.take())["token"], **terms)
     assert over["status"] == "expired"
-    assert "Nothing came in time" in over["next"]
+    assert "The wait expired" in over["next"]
 
 
 @pytest.mark.parametrize(

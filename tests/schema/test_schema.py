@@ -242,7 +242,7 @@ def test_commands_work_on_a_schema(schema_url: str, tmp_path: Path) -> None:
     run("migrate", "--check")
     run("submit", "code")
     assert "code" in run("list")
-    assert "all are there" in run("doctor")
+    assert "all are present" in run("doctor")
     copied = f"{schema_url.partition('?')[0]}?schema=copied"
     run("copy", schema_url, copied)
     assert "code" in run("--store", copied, "list")

@@ -214,9 +214,7 @@ async def test_idempotency_key_of_a_claim_is_recorded_in_its_events(api: Running
     shared = described["components"]["parameters"]
     references = described["paths"]["/api/tasks/claim"]["post"]["parameters"]
     parameters = [shared[each["$ref"].rpartition("/")[2]] for each in references]
-    assert "the key is there instead" in next(
-        each["description"] for each in parameters if each["name"] == "X-Request-Id"
-    )
+    assert "have the key instead" in next(each["description"] for each in parameters if each["name"] == "X-Request-Id")
 
 
 async def test_refusal_returns_its_request_id(api: Running) -> None:

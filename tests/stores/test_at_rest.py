@@ -174,7 +174,7 @@ async def test_key_file_without_a_key_is_refused(tmp_path: Path, content: str) -
 
 async def test_key_file_readable_by_others_is_refused(tmp_path: Path) -> None:
     key = key_file(tmp_path / "key", rights=0o644)
-    with pytest.raises(InputError, match="can be used by others"):
+    with pytest.raises(InputError, match="other users can access the key file"):
         await Queue.open(f"sqlite:///{tmp_path}/q.db", secrets_key=key)
     with pytest.raises(InputError, match="cannot be read"):
         await Queue.open(f"sqlite:///{tmp_path}/q.db", secrets_key=str(tmp_path / "none"))

@@ -241,7 +241,7 @@ def mixed(value: dict[str, Page], job: Job) -> None: ...
         (many, "no schema describes"),
         (more, "no schema describes"),
         (generator, "generator"),
-        (listed, "no JSON object"),
+        (listed, "not a JSON object"),
         (opaque, "cannot be written as JSON"),
         (opaque_result, "cannot be written as JSON"),
         (defaulted, "no default"),

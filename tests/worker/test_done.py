@@ -59,7 +59,7 @@ async def test_failing_callback_costs_no_result_and_no_slot(
     summary = await worker.run(store_url, until_idle=True)
     assert (summary.completed, summary.failed, summary.released) == (12, 6, 0)
     assert (await shop.status()).counts == {"completed": 12, "dead_lettered": 6}
-    assert caplog.text.count("was accepted failed") == 6
+    assert caplog.text.count("the callback for the accepted result of") == 6
 
 
 NO_RESULTS: dict[str, tuple[dict[str, Any], str]] = {

@@ -36,19 +36,21 @@ class Accounts(Namespace, name="accounts", group="Protection"):
             Sequence[NewWindow | Mapping[str, Any]], Accepts(list[NewWindow]), Meta(max_length=MAX_WINDOWS)
         ],
     ) -> Account:
-        """Set the windows of an account whose sizes are known; what attempts report is counted in them.
+        """Set the windows of an account whose sizes are known; attempts' usage is counted in them.
 
-        What is used of a window that was there before is kept, a window that is not named is forgotten. Windows that
-        the provider itself reports need not be set.
+        The use of an existing window is kept, a window not named is removed. Windows that the provider itself reports
+        need not be set.
         """
 
     @operation("DELETE /api/accounts/{provider}/{account}", "operate", envelope="removed")
     async def remove(self, provider: Name, account: Name) -> bool:
-        """Forget the windows of an account; False if it has none."""
+        """Remove the windows of an account; False if it has none."""
 
     @operation("POST /api/accounts/{provider}/{account}/renew", "operate", envelope="renewed")
     async def renew(self, provider: Name, account: Name) -> bool:
-        """Say that the credentials of an account were renewed: it no longer rests; False if it did not rest."""
+        """Report that an account's credentials were renewed, so that it is used again; False if it was not held
+        back.
+        """
 
     @operation("POST /api/tasks/{task_id}/quota", "work", key="never", errors=HOLDING, group="Working")
     async def report(

@@ -1,4 +1,4 @@
-"""Which of its accounts an agent uses for a claim: the one with most left before its nearest reset."""
+"""Chooses the account that an agent uses for a claim: the one with most left before its nearest reset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WINDOWED = "windowed"
 """The kind of the rows with which a claim finds the accounts that have windows."""
 
 LOOK_AGAIN_SEC = 15.0
-"""A claim that waits for running work to leave room looks again after this long."""
+"""A claim that waits for running work to free room looks again after this long."""
 
 
 class AccountUse(NamedTuple):
@@ -165,7 +165,7 @@ def reasons(uses: Sequence[AccountUse], now: float, *, spare_only: bool) -> list
         if any(policy.current(window, now).is_used_up for window in use.windows):
             found[key] = Reason("account", f"{key} has a window that is used up", "the window resets", at)
         elif use.room(now) < 1:
-            what = f"what runs on {key} is expected to use up the rest of its windows"
+            what = f"running work on {key} is expected to use up the rest of its windows"
             found[key] = Reason("account", what, "a task that uses it ends, or the window resets", at)
         elif spare_only and not use.has_spare(now):
             what = f"it only uses what would lapse, and {key} is not behind the even pace of its windows"

@@ -31,7 +31,7 @@ class Window(msgspec.Struct, frozen=True):
     name: str
     model: str | None
     unit: Unit | None
-    """Null where it is known from the provider's reports alone."""
+    """Null if it is only known from the provider's reports."""
     capacity: float | None
     used: float | None
     """In its unit."""
@@ -39,7 +39,7 @@ class Window(msgspec.Struct, frozen=True):
     """From 0 to 1, and more where more was used than it holds."""
     length_sec: float | None
     resets_at: float | None
-    """Null while nothing is used of it."""
+    """Null while it is unused."""
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -52,6 +52,6 @@ class Account(msgspec.Struct, frozen=True):
     until: float | None
     reason: str | None
     running: int
-    """Tasks that are worked on with it now."""
+    """Tasks running on it now."""
     agents: list[str]
     windows: list[Window]

@@ -1,4 +1,4 @@
-"""What the operations on accounts do."""
+"""Implements the operations on accounts."""
 
 from __future__ import annotations
 

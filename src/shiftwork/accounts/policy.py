@@ -1,7 +1,7 @@
 """Windows of accounts: how they fill and reset, how many more tasks fit, and which account to use first.
 
-A window begins with the first use after its reset, as those of subscriptions do. What a task uses is not known before
-it ends, so what runs is expected to use as much as tasks did so far in this window, or in the one before it.
+A window begins with the first use after its reset, like those of subscriptions. A task's usage is unknown before it
+ends, so running tasks are expected to use as much as earlier ones in this window, or in the previous one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_ALLOWED_SHARE = 0.999
 MAX_RESET_SEC = 366 * 86_400.0
 """A reset that is further away is not one."""
 CLEARLY_MORE = 2.0
-"""Times as much left: less is not worth that a task waits for another agent."""
+"""How many times more must be left elsewhere for a task to wait for another agent."""
 
 
 class Window(NamedTuple):
@@ -57,13 +57,13 @@ def name_for(wait_sec: float) -> str:
 
 
 def current(window: Window, now: float) -> Window:
-    """As it is now: nothing is used of a window whose reset has passed."""
+    """The current state: a window whose reset has passed is unused."""
     if window.resets_at is None or window.resets_at > now:
         return window
-    return _begun_anew(window)
+    return _restarted(window)
 
 
-def _begun_anew(window: Window) -> Window:
+def _restarted(window: Window) -> Window:
     mean = window.used / window.claims if window.claims else window.per_claim
     return window._replace(used=0.0, claims=0, per_claim=mean, resets_at=None)
 
@@ -78,12 +78,12 @@ def count(window: Window, now: float, *, claims: int = 0, tokens: int = 0, usd: 
 
 
 def report(window: Window, state: WindowState, now: float) -> Window:
-    """As the provider says it is: that counts more than our own counting."""
+    """The window as reported by the provider, which overrides our own count."""
     window = current(window, now)
     at = state.resets_at
     at = at if at is not None and now < at <= now + MAX_RESET_SEC else None
     if at is not None and window.resets_at is not None and at > window.resets_at + (window.length_sec or 3_600.0) / 2:
-        window = _begun_anew(window)
+        window = _restarted(window)
     used = window.used if state.utilization is None else max(0.0, state.utilization) * window.capacity
     if state.status == "rejected":
         used = max(used, window.capacity)
@@ -132,7 +132,7 @@ def _is_behind(window: Window, now: float, running: int) -> bool:
 
 
 class Urgency(NamedTuple):
-    """How soon an account should be used: the greater goes first."""
+    """How urgently an account should be used: the greater goes first."""
 
     lasting: float
     """How much is left of its windows of hours and days, per second until the nearest reset of them."""

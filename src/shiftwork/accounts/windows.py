@@ -1,4 +1,4 @@
-"""Windows in the store: what claims, attempts and providers' reports make of them, and the gates of what is used up."""
+"""Windows in the store: updated by claims, attempts and providers' reports, with gates for exhausted ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 GATE = "account"
 OF_MODELS = ("opus", "sonnet", "haiku", "fable")
-"""Windows whose names end so are of the model alone."""
+"""Windows whose names end like this apply to the model only."""
 
 
 class AccountName(NamedTuple):
@@ -50,11 +50,11 @@ class AccountWindows(Participant):
         self._states: dict[AccountName, list[tuple[WindowState, bool]]] = defaultdict(list)
 
     def use(self, token: Token, row: Row, model: str, tokens: int, usd: float) -> None:
-        """An attempt has used this much with a model."""
+        """Count an attempt's usage with a model."""
         self._used.append((token, row["workspace"], row["agent_id"], model, tokens, usd))
 
     def report(self, name: AccountName, states: Iterable[WindowState], *, of_model: bool = False) -> None:
-        """What a provider said about windows of the account, or of the model on it alone."""
+        """Take over a provider's report about windows of the account, or of a model on it."""
         self._states[name] += [(state, of_model) for state in states]
 
     async def before_rows(self) -> None:
@@ -112,7 +112,7 @@ def load(row: Row) -> Window:
 
 
 async def claim(work: UnitOfWork, counts: Mapping[AccountName, int]) -> None:
-    """So many claims begin to use each of these accounts."""
+    """Count these claims as users of each account."""
     before = await lock(work.tx, counts)
     after = {
         name: {each: policy.count(window, work.now, claims=counts[name]) for each, window in found.items()}
@@ -122,7 +122,7 @@ async def claim(work: UnitOfWork, counts: Mapping[AccountName, int]) -> None:
 
 
 async def clear(work: UnitOfWork, workspace: str, key: Key) -> None:
-    """A person says that an account, or a model on it, can be used: nothing is used of its windows that are used up."""
+    """Reset exhausted windows because a person says that the account, or a model on it, can be used."""
     if key.provider is None or key.account is None:
         return
     name = AccountName(workspace, key.provider, key.account)
@@ -137,7 +137,7 @@ async def clear(work: UnitOfWork, workspace: str, key: Key) -> None:
 async def put(
     work: UnitOfWork, name: AccountName, before: Mapping[tuple[str, str], Window], after: Sequence[Window]
 ) -> None:
-    """These are the windows of the account from now on."""
+    """Replace the windows of the account."""
     await work.tx.run("remove_windows", **name._asdict())
     gone = [(name.workspace, name.key(window.model).text, GATE) for window in before.values()]
     await _open(work, name.workspace, gone)
@@ -149,7 +149,7 @@ async def _save(
     before: Mapping[AccountName, Mapping[tuple[str, str], Window]],
     after: Mapping[AccountName, Mapping[tuple[str, str], Window]],
 ) -> None:
-    """Write what has changed, close the gates of what is used up, and open those of what is not."""
+    """Write changes, close the gates of exhausted windows, and open the others."""
     items, shut, opened = [], [], []
     for name, windows in sorted(after.items()):
         for place, window in sorted(windows.items()):

@@ -42,19 +42,19 @@ class ArtifactContent(Namespace, name="artifacts", group="Artifacts"):
 
     @operation("POST /api/artifacts", "submit", body="content", status=201, errors=(NotFound, *KEEPING))
     async def add(self, content: Content, *, name: Name | None = None, task: Name | None = None) -> Artifact:
-        """Keep the body as an artifact; its id is made from its SHA-256, and its media type is the Content-Type."""
+        """Store the body as an artifact; its id is made from its SHA-256, and its media type is the Content-Type."""
 
     @operation("PUT /api/artifacts/{artifact_id}", "submit", body="content", status=201, errors=(NotFound, *KEEPING))
     async def put_known(
         self, artifact_id: str, content: Content, *, name: Name | None = None, task: Name | None = None
     ) -> Artifact:
-        """Keep the body as the artifact of this id; refused where its content has another."""
+        """Store the body as the artifact with this id; refused if its content has another."""
 
     @operation("POST /api/tasks/{task_id}/artifacts", "work", body="content", status=201, errors=(*HOLDING, *KEEPING))
     async def attach(
         self, task_id: str, content: Content, *, token: str | None = None, name: Name | None = None
     ) -> Artifact:
-        """Keep the body as an artifact made under a claim, whose token is given as `?token=`."""
+        """Store the body as an artifact made under a claim, whose token is given as `?token=`."""
 
     @operation(
         "GET /api/artifacts/{artifact_id}",
@@ -79,17 +79,17 @@ class Artifacts(Namespace, name="artifacts", group="Artifacts"):
         token: str | None = None,
         artifact_id: str | None = None,
     ) -> Artifact:
-        """Keep content while a task refers to it: the task named, or that of the claim whose token is given.
+        """Store content for as long as a task refers to it: the named task, or that of the given claim's token.
 
-        It is given as bytes, a `Path`, a file opened in binary, or bytes that arrive. `artifact_id` is the id that it
-        must have. Without a task it is kept for `artifacts.keep_unreferenced_sec`, or until a task refers to it.
+        The content is bytes, a `Path`, a binary file, or an async iterable of bytes. `artifact_id` is the id it must
+        have. Without a task, it is kept for `artifacts.keep_unreferenced_sec`, or as long as a task refers to it.
         """
         title = _name_of(source, name)
         kind = _check_media_type(media_type or _media_type_of(title))
         return await self._executor.upload(Upload(source, kind, title, task, token, artifact_id))
 
     async def get(self, artifact_id: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Return the bytes of an artifact as they arrive, or those from `start` up to `end`; damage is an error."""
+        """Stream the bytes of an artifact, or those from `start` up to `end`; damage is an error."""
         if start < 0 or (end is not None and end < start):
             raise InputError(f"there are no bytes from {start} up to {end}", where="start")
         async with aclosing(self._executor.download(artifact_id, start, end)) as parts:
@@ -102,11 +102,11 @@ class Artifacts(Namespace, name="artifacts", group="Artifacts"):
 
     @operation("GET /api/tasks/{task_id}/inputs", "read", envelope="inputs", errors=(NotFound,))
     async def inputs(self, task_id: Name) -> list[Input]:
-        """Return what the references of a task's spec lead to, as its agent gets it with the claim."""
+        """Return a task's inputs, as its agent gets them with the claim."""
 
     @operation("GET /api/tasks/{task_id}/artifacts", "read", envelope="artifacts", errors=(NotFound,))
     async def list(self, task_id: Name) -> list[Attached]:
-        """Return all artifacts a task refers to: its inputs, what was made under it, and its result."""
+        """Return all artifacts of a task: its inputs, those stored under its claims, and its result."""
 
 
 def _name_of(source: Source, name: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""The seam between artifacts and whatever keeps their bytes."""
+"""The interface between artifacts and the storage of their bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StoredBlob(NamedTuple):
 
 
 class BlobStore(Protocol):
-    """Keeps bytes at places. A place is written once, so that what is removed there was never anything else."""
+    """Stores bytes at places. A place is written only once, so that removing it never removes other content."""
 
     url: str
 
@@ -33,10 +33,12 @@ class BlobStore(Protocol):
         """Put the bytes of a file at a new place, durably; the file may be gone afterwards."""
 
     def read(self, place: str, start: int, length: int) -> AsyncIterator[bytes]:
-        """So many bytes from there on, in parts of any size; fewer, or `ArtifactDamaged`, where they are missing."""
+        """Read this many bytes from an offset, in parts of any size; fewer, or `ArtifactDamaged`, if they are
+        missing.
+        """
 
     async def remove(self, places: Sequence[str]) -> None:
-        """The bytes there are gone afterwards, also if they were before."""
+        """Remove the bytes at a place; succeeds if there are none."""
 
     async def page(self, mark: str, after: str | None, count: int) -> list[StoredBlob]:
         """The next places of one queue, in their order."""

@@ -29,7 +29,7 @@ from shiftwork.model.task import FailedDependency, NewTask
 from shiftwork.store.store import Row, Tx
 
 INLINE_BYTES = 65_536
-"""An output larger than this is not handed over with the claim; its task's result tells it."""
+"""A larger output is not included in the claim; the agent reads the task's result instead."""
 
 _MENTIONED = '"context_refs"'
 
@@ -147,7 +147,7 @@ async def resolve(
 
 
 def _as_seen(found: Input, failed: FailedDependency | None) -> Input:
-    """A task that this one went on without gives nothing, even if it was retried since."""
+    """A task that this one continued without provides no output, even if it was retried since."""
     if failed is None:
         return found
     return Input(found.ref, "output", found.id, status=failed.status, reason=failed.reason, error=failed.error)

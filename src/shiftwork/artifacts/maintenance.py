@@ -1,7 +1,7 @@
 """Deletes unreferenced artifacts: first the rows, then the bytes.
 
-A crash between the two leaves litter, which is noted; one between an upload and its row leaves bytes that no row names,
-which are found by looking through all there are, a page at each turn.
+A crash between the two leaves recorded litter; one between an upload and its row leaves bytes without a row, which are
+found by scanning all bytes, a page per run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Counts = dict[str, int]
 
 
 async def collect(tx: Tx, engine: Engine) -> Counts:
-    """Forget artifacts that no task has referred to for longer than they are kept."""
+    """Remove the rows of artifacts unreferenced for too long."""
     collected = 0
     for place in await tx.all("workspaces_with_idle"):
         settings = (await engine.settings_cache.load(tx, place["workspace"])).settings()

@@ -10,7 +10,7 @@ Role = Literal["input", "made", "result", "step"]
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """Stored content: what it is, and who brought it first."""
+    """Stored content: its facts, and who added it first."""
 
     id: str
     size: int

@@ -1,4 +1,4 @@
-"""What the operations on artifacts do, besides the transfer of their bytes."""
+"""Implements the operations on artifacts, except the transfer of bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operations on batches do."""
+"""Implements the operations on batches."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ MAX_BYTES = 100_000_000
 """Of one batch. Both are well below what the providers take, so that a batch fits into memory and a transaction."""
 
 GRACE_SEC = 900.0
-"""So long after a batch was sent without an answer, it is in the provider's list if it ever will be."""
+"""This long after a batch was sent without an answer, it is in the provider's list, or never will be."""
 
 SKEW_SEC = 300.0
 """How far the clocks of a provider and of this queue may differ."""

@@ -1,7 +1,7 @@
 """Records which rows of a workspace change while it is copied, so that only these are copied again.
 
 Each table gets a table of the keys that were written, which triggers fill. It is not logged: if the server restarts,
-the mover has lost its connection, and a resumed move copies everything anew.
+the mover has lost its connection, and a resumed move copies everything again.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class _Move:
         )
 
     async def _raise_numbers(self) -> int:
-        """Let the numbers of events in the new database go on behind those of the old one, so that cursors hold.
+        """Let event numbers in the new database continue after those of the old one, so that cursors stay valid.
 
         The jobs that read its log must be past them before events with the old numbers come in.
         """

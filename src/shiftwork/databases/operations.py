@@ -1,4 +1,4 @@
-"""What the operations on workspaces do, in one database; `routed.py` asks all of them."""
+"""Implements the operations on workspaces in one database; `routed.py` combines all databases."""
 
 from __future__ import annotations
 

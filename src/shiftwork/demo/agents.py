@@ -23,7 +23,7 @@ async def think(context: Context, seconds: float, cost_usd: float) -> None:
 
 @worker.handler("research")
 async def research(context: Context) -> dict[str, Any]:
-    """Asks for a look at each rival, gives its slot back meanwhile, and goes on with what was found."""
+    """Spawns a lookup of each rival, frees its slot meanwhile, and continues with the results."""
     subtasks = await context.subtasks()
     if not subtasks:
         await think(context, 0.6, 0.03)

@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """What came of it."""
+    """The outcome of the demo."""
 
     status: str
     tasks: int
@@ -232,11 +232,11 @@ class Story:
             wait = f"; tried again in {data['delay_sec']:g} s" if "delay_sec" in data else ""
             self._print(f"{agent} failed at {title}: {data.get('error') or event.reason}{wait}", "magenta")
         elif event.verb == "lease_expired":
-            self._print(f"{title} is taken back from {data.get('agent')}: its process is gone", "magenta")
+            self._print(f"{title} is reclaimed from {data.get('agent')}: its process is gone", "magenta")
         elif event.verb == "spawned":
             self._print(f"{agent} adds the subtask {title}")
         elif event.verb == "waited":
-            self._print(f"{agent} gives its slot back: {title} waits for its subtasks")
+            self._print(f"{agent} frees its slot: {title} waits for its subtasks")
         elif event.path and event.path[-1] == "ready" and event.verb == "unblocked":
             self._print(f"{title} is ready: all it waited for is done", "cyan")
 

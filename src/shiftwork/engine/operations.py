@@ -16,7 +16,7 @@ from shiftwork.engine import rerun as rerunning
 from shiftwork.engine import submit as submitting
 from shiftwork.engine.api import Batch, Everyday, Results, Submissions, Tasks
 from shiftwork.engine.engine import Caller, Engine
-from shiftwork.engine.prepare import Plans, Prepared, prepare, traced
+from shiftwork.engine.prepare import Plans, Prepared, has_schema, prepare, traced
 from shiftwork.engine.rerun import Again
 from shiftwork.engine.submit import NO_DAG, DagFields, ceiling, lanes_of
 from shiftwork.model import check, garbage, ids
@@ -32,19 +32,7 @@ from shiftwork.observe.model import Explanation, Status
 from shiftwork.operation.local import Call, implements, reading
 from shiftwork.search import selection, short_ids
 from shiftwork.search.model import TaskFilter
-from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
-
-
-async def yield_to_loop(new: NewTask, resolver: Resolver) -> None:
-    """Yield to other coroutines after a slow schema check; a batch may contain hundreds of schemas."""
-    if _has_schema(new, resolver):
-        await asyncio.sleep(0)
-
-
-def _has_schema(new: NewTask, resolver: Resolver) -> bool:
-    own = new.output is not None and new.output.validation_schema is not None
-    return own or resolver.declared(new.type) is not None
 
 
 @implements(Submissions.submit)
@@ -121,7 +109,7 @@ async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
             where = "task" if alone else f"tasks[{place}]"
             new = task if origin is None else traced(task, origin)
             prepared.append(prepare(new, workspace, resolver, now, where, plans))
-            if _has_schema(new, resolver):
+            if has_schema(new, resolver):
                 await asyncio.sleep(0)  # as `yield_to_loop` says
                 now = call.engine.store.now()
     return prepared

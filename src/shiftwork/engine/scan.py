@@ -2,7 +2,7 @@
 
 Where a claim has come to its bound, the next one continues. The place is kept with the agent, in the database, since
 the next claim may come from another process. What is at the head is always looked at first, and at the end of all lanes
-it begins anew: so every task comes up for every agent, however many are before it, whatever has changed about them.
+it starts over: so every agent reaches every task, however many are before it and whatever has changed about them.
 """
 
 from __future__ import annotations

@@ -275,7 +275,7 @@ class EffectUnknown(ConflictError):
 
 class VersionConflict(ConflictError):
     code = "version_conflict"
-    hint = "Read the task again, decide anew, and send the version you read."
+    hint = "Read the task again, decide again, and send the version you read."
 
 
 class RevisionChanged(ConflictError):

@@ -1,8 +1,8 @@
 """How long missing heartbeats are forgiven after the store was unreachable.
 
-A claim whose agent is silent is taken back after its timeout. Time in which no agent could have been heard proves
+A claim whose agent is silent is reclaimed after its timeout. Time in which no agent could have been heard proves
 nothing: the store was unreachable, a process was suspended, a clock jumped. So the first such stall after the last sign
-of life begins the timeout anew, once. Later stalls only add their own length: however often they come, the claim ends.
+of life restarts the timeout, once. Later stalls only add their own length: however often they come, the claim ends.
 """
 
 from __future__ import annotations

@@ -73,7 +73,12 @@ METRICS: dict[str, Metric] = {
         ),
         Metric("shiftwork_agents", "gauge", ("status",), "agents that are active (hold work), idle, failed, offline"),
         Metric("shiftwork_pool_utilization", "gauge", (), "mean utilization of the agents that are active or idle"),
-        Metric("shiftwork_tasks_created_total", "counter", ("type",), "tasks submitted, spawned, retried anew, rerun"),
+        Metric(
+            "shiftwork_tasks_created_total",
+            "counter",
+            ("type",),
+            "tasks submitted, spawned, retried as new tasks, rerun",
+        ),
         Metric("shiftwork_claim_calls_total", "counter", ("agent_id", "result"), "claim calls, by work or nothing"),
         Metric("shiftwork_alerts_open", "gauge", ("severity",), "unacknowledged alerts"),
         Metric("shiftwork_gates_closed", "gauge", ("kind",), "pauses, breakers, cooldowns and limits in force"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -17,7 +17,7 @@ from shiftwork.model.states import WAITING, State
 from shiftwork.observe import kept_counts
 from shiftwork.observe.kept_counts import Sums
 from shiftwork.observe.model import RecentFailure, Status
-from shiftwork.observe.policy import FEW
+from shiftwork.observe.policy import TaskCounts
 from shiftwork.settings.model import Level
 from shiftwork.store.store import Row, Tx
 
@@ -35,31 +35,6 @@ _LEVEL_OF = ("high", "high", "medium", "low", "low")
 """The level of each tier."""
 DEFAULT_TIER: rank.Tier = "normal"
 _NO_LEVEL = 3
-
-
-class TaskCounts(NamedTuple):
-    """How many tasks there are: those that have not ended are read, the others are kept as sums."""
-
-    at: float
-    counts: dict[str, int]
-    types: dict[str, dict[str, int]]
-    tiers: dict[str, int]
-    tombstones: int
-    archived: dict[str, int]
-    by_tier: dict[tuple[str, str], int]
-    """Tasks by state and tier."""
-    depth: dict[str, int]
-    """Waiting tasks by current level."""
-    by_lane: dict[tuple[int, str, str | None], int]
-    """Waiting tasks by lane, state and hold."""
-    scheduled: int
-    next_scheduled_at: float | None
-    rows_read: int
-    """How many tasks were read for it."""
-
-    def serves(self, now: float, period: float) -> bool:
-        """Whether it may be reused: counting has become expensive, and it is not too old."""
-        return self.rows_read > FEW and 0 <= now - self.at < period
 
 
 async def count_tasks(

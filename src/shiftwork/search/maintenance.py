@@ -27,7 +27,7 @@ MAX_PAGES = 200
 """Pages per run; the rest is left to the next run."""
 
 TURN_SEC = 0.1
-"""So long a turn takes while the queue is busy: a tenth of the time, with a turn each second."""
+"""The length of a run while the queue is busy: a tenth of the time, with a run each second."""
 
 BUSY = 5
 """Events that come during one batch and say that it is."""

@@ -164,7 +164,7 @@ MEANING: dict[str, str] = {
     "approvals whose time has come end; a timer does it at that moment.",
     "maintenance.gates_sec": "How late at most cooldowns, breakers and limits whose time has come are opened; a timer "
     "does it at that moment.",
-    "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are ordered anew, and how late at most "
+    "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are re-ranked, and how late at most "
     "deadlines that pass are announced; a timer does it at that moment.",
     "maintenance.dependencies_sec": "How often to look for tasks that wait too long for dependencies.",
     "maintenance.budgets_sec": "How often tasks that a budget holds back are reconsidered.",

@@ -25,7 +25,7 @@ class Copied(msgspec.Struct, frozen=True):
 
 
 async def copy(source_url: str, target_url: str, *, verify: bool = False, progress: Progress | None = None) -> Copied:
-    """Write a whole queue, as it stands now, into an empty one. `verify` reads it back before it is kept."""
+    """Write a whole queue, at this moment, into an empty one. `verify` reads it back before it is kept."""
     async with endpoints.reading(source_url) as source:
         now = await _make(target_url)
         async with endpoints.writing(target_url) as target:
@@ -44,7 +44,7 @@ async def restore(path: Path, target_url: str, *, verify: bool = False, progress
 
 
 async def save(url: str, path: Path, created_at: float, progress: Progress | None = None) -> Head:
-    """Write a whole queue, as it stands now, into a file."""
+    """Write a whole queue, at this moment, into a file."""
     async with endpoints.reading(url) as source:
         return await snapshot_file.write(source, path, created_at, progress)
 

@@ -1,4 +1,4 @@
-"""What the operations on snapshots do, and what the queue notes of snapshots."""
+"""Implements the operations on snapshots, and records snapshots in the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operations on instructions do."""
+"""Implements the operations on instructions."""
 
 from __future__ import annotations
 

@@ -9,21 +9,20 @@ import msgspec
 from shiftwork.dead_letters.operations import ReviewDecision, review
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import lock_claim, lock_live, refusal
-from shiftwork.engine.leases import STARTABLE, emit_for_claim
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import EffectInFlight, NotFound, ShiftworkError, WrongState
 from shiftwork.model.outcome import Token
-from shiftwork.model.states import CLAIMED_STATES, SETTLED
+from shiftwork.model.states import CLAIMED_STATES, SETTLED, SLOT_STATES
 from shiftwork.steps.model import Effect
 from shiftwork.steps.policy import Owner, status_of
 from shiftwork.store.store import Row, Tx
 
 
 class EffectAnswer(NamedTuple):
-    """An effect, or why there is none: the refusal must not undo what was noted."""
+    """An effect or an error, returned so that the error does not roll back what was recorded."""
 
     effect: Effect | None = None
     error: ShiftworkError | None = None
@@ -36,8 +35,8 @@ class EffectAnswer(NamedTuple):
 
 
 async def begin(tx: Tx, engine: Engine, caller: Caller, token: Token, name: str | None, key: str | None) -> Effect:
-    """Write down the intent to perform an action, unless someone was there before."""
-    row = await lock_live(tx, engine, caller, token, STARTABLE)
+    """Record the intent to perform an action, unless another task was first."""
+    row = await lock_live(tx, engine, caller, token, SLOT_STATES)
     place = {"workspace": row["workspace"], "key": key or await _own_key(tx, row, name or "")}
     claim = {"task": token.id, "fence": token.fence}
     while await tx.one("take_effect", **place, **claim, begun_by=token.text, now=tx.now) is None:
@@ -67,7 +66,7 @@ async def own_key(tx: Tx, task_id: str, name: str) -> str:
 
 
 async def _own_key(tx: Tx, row: Row, name: str) -> str:
-    """The same for every attempt at a task and for anyone who submits its key again; another for a rerun."""
+    """The same key for every attempt and for repeated submissions of the task's key; a different one for a rerun."""
     given = row["idempotency_key"]
     if given is None or (await read_body(tx, row["id"])).get("idempotency_key") != given:  # a hash is no one's word
         first = await tx.one("lineage_start", id=row["id"])
@@ -89,9 +88,11 @@ def _holds(owner: Row | None, kept: Row) -> bool:
 async def finish(
     tx: Tx, engine: Engine, caller: Caller, token: Token, key: str, result: str, *, happened: bool
 ) -> EffectAnswer:
-    """Say how an action ended. That is a fact: it is noted also when the claim is lost, if no one has taken it up."""
+    """Record the outcome of an action. It is a fact: it is recorded even if the claim is lost, unless another claim
+    took over.
+    """
     row = await lock_claim(tx, caller, token)
-    error = refusal(engine, caller, token, row, STARTABLE)
+    error = refusal(engine, caller, token, row, SLOT_STATES)
     kept = None if row is None else await tx.one("lock_effect", workspace=row["workspace"], key=key)
     mine = kept is not None and (kept["task_id"], kept["fence"]) == (token.id, token.fence)
     if row is None or kept is None or not mine or not caller.may_write(row["holder"]):
@@ -115,14 +116,14 @@ async def _end(tx: Tx, kept: Row, result: str, *, happened: bool, actor: str | N
 
 async def _emit(tx: Tx, engine: Engine, caller: Caller, row: Row, effect: Row, status: str) -> None:
     work = UnitOfWork(tx, engine, caller)
-    emit_for_claim(work, row, "effect", fence=effect["fence"], data={"key": effect["key"], "status": status})
+    work.add_claim_event(row, "effect", fence=effect["fence"], data={"key": effect["key"], "status": status})
     await work.save_events()
 
 
 async def resolve(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, key: str, result: str, note: str | None, *, happened: bool
 ) -> Effect:
-    """A person has looked: the effect is done or withdrawn, and the task that died of the question is tried again."""
+    """Resolve an effect by a person's word: it is done or withdrawn, and the task that failed over it is retried."""
     work = UnitOfWork(tx, engine, caller)
     seen = await tx.one("read_effect", workspace=workspace, key=key)
     owner = next(iter(await work.lock([seen["task_id"]])), None) if seen is not None else None

@@ -9,7 +9,7 @@ import msgspec
 from shiftwork.model import ids
 
 MAX_KEY_LENGTH = 600
-"""An idempotency key and a name, with room for what must be escaped between them."""
+"""The length of an idempotency key and a name, with room for escapes."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class Step(msgspec.Struct, frozen=True):
     place: int
     fence: int
     result: Any
-    """None also where it is in an artifact and was read with others."""
+    """Also None if it is in an artifact and was listed with others."""
     artifact: str | None
     began_at: float
     done_at: float | None
@@ -30,21 +30,21 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """An outside action. New: it is the asker's to perform; unknown: it was begun, and no one can say how it ended."""
+    """An outside action. New: the caller performs it; unknown: it was begun, and its outcome is not known."""
 
     key: str
     status: Literal["new", "done", "in_flight", "unknown", "withdrawn"]
     task_id: str
     fence: int
     begun_by: str
-    """The claim that wrote down the intent."""
+    """The claim that recorded the intent."""
     began_at: float
     done_at: float | None = None
     result: Any = None
     resolved_by: str | None = None
-    """The person who said how it ended."""
+    """The person who recorded its outcome."""
 
     @property
     def token(self) -> str:
-        """The claim that may perform it, for an outside that can refuse older ones."""
+        """The claim that may perform it, for outside systems that can refuse older ones."""
         return ids.token(self.task_id, self.fence)

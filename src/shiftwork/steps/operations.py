@@ -1,4 +1,4 @@
-"""What the operations on steps and effects do; a step is a result inside a task that outlives the attempt."""
+"""Implements the operations on steps and effects; a step is a result inside a task that outlives the attempt."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from shiftwork.engine import read
 from shiftwork.engine.checked_reports import check_usage
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import lock_claim, lock_live, refusal
-from shiftwork.engine.leases import STARTABLE, Beat, emit_for_claim, heartbeat
+from shiftwork.engine.leases import Beat, heartbeat
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import check
 from shiftwork.model.errors import InputError, ShiftworkError, TooLarge
 from shiftwork.model.outcome import Token
+from shiftwork.model.states import SLOT_STATES
 from shiftwork.model.task import NO_USAGE, Usage, dollars, micros
 from shiftwork.operation.local import Call, implements, reading
 from shiftwork.settings.model import Bounds
@@ -38,7 +39,7 @@ class StoredStep(NamedTuple):
 
 
 class StepAnswer(NamedTuple):
-    """A step, or why there is none: the refusal must not undo what was booked."""
+    """A step or an error, returned so that the error does not roll back booked usage."""
 
     step: Step | None = None
     error: ShiftworkError | None = None
@@ -78,7 +79,7 @@ async def _kept(call: Call, result: Any) -> StoredStep:
         return StoredStep(result=text)
     if call.engine.blob_store is None:
         what = f"{len(data)} bytes of JSON, at most {bounds.step_inline_bytes} are kept in the database"
-        raise TooLarge(what, where="result", hint="Store less, or give the queue a place for artifacts.")
+        raise TooLarge(what, where="result", hint="Store less, or configure a place for artifacts.")
     kept = await transfer.put_bytes(call.engine, call.caller, call.workspace, data, "application/json")
     return StoredStep(artifact=kept)
 
@@ -171,8 +172,8 @@ async def list_effects(
 
 
 async def begin(tx: Tx, engine: Engine, caller: Caller, token: Token, name: str) -> Step:
-    """The step as it was stored by this or an earlier attempt; else it is in flight from now on."""
-    row = await lock_live(tx, engine, caller, token, STARTABLE)
+    """The step stored by this or an earlier attempt; otherwise, it is in flight from now on."""
+    row = await lock_live(tx, engine, caller, token, SLOT_STATES)
     kept = await tx.one("read_step", task=token.id, name=name)
     if kept is not None and (kept["done_at"] is not None or kept["fence"] == token.fence):
         return _step(kept, held=True)
@@ -186,9 +187,9 @@ async def begin(tx: Tx, engine: Engine, caller: Caller, token: Token, name: str)
 async def complete(
     tx: Tx, engine: Engine, caller: Caller, token: Token, name: str, result: StoredStep, usage: Usage
 ) -> StepAnswer:
-    """Store the step's result and book what it cost; the first result stands, and one claim pays for it once."""
+    """Store the step's result and book its cost; the first result wins, and one claim pays for it once."""
     row = await lock_claim(tx, caller, token)
-    if error := refusal(engine, caller, token, row, STARTABLE):
+    if error := refusal(engine, caller, token, row, SLOT_STATES):
         work = UnitOfWork(tx, engine, caller)
         await work.part(CostChanges).book_late(token, usage, last=False)
         await work.save()
@@ -212,7 +213,7 @@ async def complete(
 
 
 async def recall(tx: Tx, token: Token, name: str) -> Any:
-    """What a verb kept under this name, as JSON text; None where nothing is kept. The task's row is locked."""
+    """A verb's result stored under this name, as JSON text, or None. The task's row is locked."""
     kept = await tx.one("read_step", task=token.id, name=name)
     return None if kept is None or kept["done_at"] is None else kept["result"]
 
@@ -272,7 +273,7 @@ def _added(kept: Row | None, usage: Usage) -> dict[str, int]:
 async def _emit(tx: Tx, engine: Engine, caller: Caller, row: Row, step: dict[str, Any], status: str) -> None:
     work = UnitOfWork(tx, engine, caller)
     event_data = {"name": step["name"], "place": step["place"], "status": status}
-    emit_for_claim(work, row, "step", fence=step["fence"], data=event_data)
+    work.add_claim_event(row, "step", fence=step["fence"], data=event_data)
     await work.save_events()
 
 

@@ -24,7 +24,7 @@ class Owner(NamedTuple):
 
 
 def status_of(owner: Owner, *, done: bool) -> Standing:
-    """Done, being done, or left by someone who cannot say any more.
+    """Whether it is done, in flight, or was left by a claim that can no longer report.
 
     The owner itself comes back to find out; others take it up only when the owner never will.
     """
@@ -37,7 +37,7 @@ def status_of(owner: Owner, *, done: bool) -> Standing:
 
 
 def is_same_work(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether two bodies of a task ask for the same; who may do it, when and at what cost is not the work."""
+    """Whether two bodies of a task describe the same work; who may do it, when and at what cost does not count."""
     return _work(before) == _work(after)
 
 

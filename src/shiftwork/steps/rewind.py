@@ -1,4 +1,4 @@
-"""What a task that is done again from a step on keeps of the earlier run: nothing that was paid for is repeated."""
+"""Reruns from a step: the new task keeps earlier steps, so that no paid work is repeated."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Types of task: what their payloads and results must look like, and the functions that do them."""
+"""Task types: schemas of payloads and results, and typed functions."""

@@ -20,18 +20,18 @@ Declared = Annotated[TypeDeclaration | Mapping[str, Any], Accepts(TypeDeclaratio
 
 
 class Types(Namespace, name="types", group="Types"):
-    """Types of task: what their payloads and results must look like."""
+    """Task types: schemas of their payloads and results."""
 
     @operation("GET /api/types/{name}", "read", errors=(NotFound,))
     async def get(self, name: Name) -> TaskType:
-        """Return one type: its schemas, its options, and where workers declare it otherwise."""
+        """Return one type: its schemas, its options, and where workers declare it differently."""
 
     @operation("PUT /api/types/{name}", "admin")
     async def save(self, name: Name, *, payload_schema: Schema = None, result_schema: Schema = None) -> TaskType:
-        """Set the JSON Schemas of a type's payloads and results; null takes anything.
+        """Set the JSON Schemas of a type's payloads and results; null accepts anything.
 
-        Workers do not change what is saved here: where they declare other schemas, the type shows it as drift. A
-        payload that does not fit is refused when it is submitted; tasks that wait already keep running.
+        Workers do not change schemas saved here: if they declare others, the type shows drift. A payload that does not
+        fit is refused when it is submitted; waiting tasks are not affected.
         """
 
     @operation("DELETE /api/types/{name}", "admin", envelope="removed")
@@ -44,10 +44,10 @@ class Types(Namespace, name="types", group="Types"):
     ) -> list[TaskType]:
         """Register the types that a worker does, with their schemas and options, and return what is in force.
 
-        The newest declaration wins. One that was replaced before does not come back while a worker that takes work
-        declares the one in force; nor does any replace what an operator has saved. Such differences are `drift`.
+        The newest declaration wins. A replaced one does not return while an active worker declares the one in force;
+        and none replaces what an operator has saved. Such differences are `drift`.
         """
 
     @operation("GET /api/types", "read", envelope="types")
     async def list(self) -> list[TaskType]:
-        """Return the types that are registered, each with where its workers declare it otherwise."""
+        """Return the registered types, each with where workers declare it differently."""

@@ -23,7 +23,7 @@ _LIMITS = ("concurrency", "requests", "window_sec")
 
 
 class TypeOptions(Fields):
-    """What the code of a type asks for: settings of the type, and a limit that its fleet shares.
+    """Options declared in a type's code: settings of the type, and a limit that its fleet shares.
 
     Each is named as the setting or the field of the limit that it becomes.
     """
@@ -34,7 +34,7 @@ class TypeOptions(Fields):
     type_boost: Boost | None = None
     delivery: Delivery | None = None
     concurrency: Concurrency | None = None
-    """Claims at the same time, over all workers."""
+    """Concurrent claims, over all workers."""
     requests: Requests | None = None
     """Claims in each window, over all workers."""
     window_sec: Window | None = None
@@ -70,19 +70,19 @@ class TypeDeclaration(Fields):
 
     name: Name
     payload_schema: JsonSchema | None = None
-    """What a payload must look like; null takes any."""
+    """The schema of payloads; null accepts any."""
     result_schema: JsonSchema | None = None
     options: TypeOptions = msgspec.field(default_factory=TypeOptions)
 
 
 class TypeDrift(msgspec.Struct, frozen=True):
-    """Where what is in force for a type is not what its code declares."""
+    """A difference between what is in force for a type and what code declares."""
 
     what: str
     """`payload_schema`, `result_schema`, an option, or a setting."""
     text: str
     agent_id: str | None = None
-    """The worker that declares it otherwise."""
+    """The worker that declares it differently."""
 
 
 class TaskType(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class TaskType(msgspec.Struct, frozen=True):
     result_schema: JsonSchema | None
     options: TypeOptions
     set_by: Literal["worker", "operator"]
-    """Who set it: what an operator has saved, no worker changes."""
+    """Who set it: workers do not change what an operator has saved."""
     changed_at: float
     changed_by: str
     drift: list[TypeDrift] = []

@@ -1,4 +1,4 @@
-"""What the operations on types of task do."""
+"""Implements the operations on task types."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def _whole(parameter: inspect.Parameter, kind: Any, name: str) -> _Whole:
     schema = codec.schema()
     if schema is None or schema.get("type") != "object":
         hint = "Give it fields by name: a Struct without array_like, a dataclass or a pydantic model."
-        raise InputError(f"{parameter.name!r} of {name} is no JSON object", where=where, hint=hint)
+        raise InputError(f"{parameter.name!r} of {name} is not a JSON object", where=where, hint=hint)
     return _Whole(parameter.name, codec, schema)
 
 

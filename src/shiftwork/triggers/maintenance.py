@@ -15,7 +15,7 @@ import msgspec
 from shiftwork.engine import event_log, read
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.unit_of_work import UnitOfWork
-from shiftwork.maintenance.jobs import BATCH, Counts
+from shiftwork.maintenance.model import BATCH, Counts
 from shiftwork.model import ids
 from shiftwork.model.errors import ConflictError, InputError
 from shiftwork.store.store import Row, Tx
@@ -165,7 +165,7 @@ async def follow(engine: Engine) -> int:
 
 
 async def _hits(rows: Sequence[Row], tx: Tx) -> list[EventMatch]:
-    """Asks anew who follows: a trigger that was saved since may wait for these events, which are read only once."""
+    """Reads the followers again: a trigger saved since may wait for these events, which are read only once."""
     found, _ = await followers(tx)
     return await hits(tx, found, rows)
 

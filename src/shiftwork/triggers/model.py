@@ -119,7 +119,7 @@ class Firing(msgspec.Struct, frozen=True):
     tasks: list[str] = []
     dag_id: str | None = None
     duplicate: bool = False
-    """It went off for this before: this is what came of it then."""
+    """It already fired for this: this was the outcome."""
 
 
 class Preview(msgspec.Struct, frozen=True):

@@ -70,7 +70,7 @@ select * from firings where trigger_id = :trigger_id and key = :key
 select * from firings where trigger_id = :trigger_id order by at desc, key desc limit :count
 
 -- name: unfinished_firing
--- The newest firing whose work continues. A lone task has no row among the DAGs, but may have retries as rows of their own.
+-- The newest firing whose work continues. A standalone task has no row among the DAGs, but may have retries as rows of their own.
 select f.dag_id from (
   select x.dag_id, x.at from firings x where x.trigger_id = :trigger_id order by x.at desc limit :count
 ) f

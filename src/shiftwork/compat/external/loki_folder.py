@@ -172,7 +172,7 @@ def stamp(file: Path) -> Stamp:
 
 
 def replace(file: Path, text: bytes) -> None:
-    """Write a file anew, then put it in its place.
+    """Write a new file, then move it into place.
 
     Under a random name and never through a link: scripts and agents write into this folder, and a
     link planted there must not lead us to another file.

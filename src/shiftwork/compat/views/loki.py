@@ -50,7 +50,7 @@ def _holder(task: Record) -> Any:
 
 
 def _ended(task: Record) -> Any:
-    """`completedAt` is the end of the last attempt, whatever came of it."""
+    """`completedAt` is the end of the last attempt, whatever its outcome."""
     ends = [end for end in (task.get("completed_at"), task.get("failed_at")) if end is not None]
     return TIME.out(max(ends)) if ends else None
 

@@ -98,7 +98,7 @@ function selection(task, tasks) {
       ["Finished", task.finished_at && when(task.finished_at)],
       ["Last error", task.last_error],
       ["Needs from elsewhere", outside.length ? outside.map((id) => [taskLink(id), " "]) : null],
-      ["Went on without", task.failed_dependencies.length ? task.failed_dependencies.map((each) => h("div", {}, taskLink(each.task_id), h("small", {}, ` ${each.reason ?? each.status}${each.error ? `: ${each.error}` : ""}`))) : null],
+      ["Continued without", task.failed_dependencies.length ? task.failed_dependencies.map((each) => h("div", {}, taskLink(each.task_id), h("small", {}, ` ${each.reason ?? each.status}${each.error ? `: ${each.error}` : ""}`))) : null],
     ]),
   );
 }

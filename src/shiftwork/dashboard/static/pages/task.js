@@ -268,7 +268,7 @@ function family({ task, children }) {
     facts([
       ["DAG", own ? null : link(`/dags/${task.dag_id}`, h("code", {}, shortId(task.dag_id)))],
       ["Needs", task.dependencies.length ? task.dependencies.map((id) => [taskLink(id), task.blocked_by.includes(id) ? " (open) " : " "]) : null],
-      ["Went on without", task.failed_dependencies.length ? task.failed_dependencies.map((each) => h("div", {}, taskLink(each.task_id), " ", chip(each.status), h("small", {}, ` ${each.reason ?? ""}${each.error ? `: ${each.error}` : ""}`))) : null],
+      ["Continued without", task.failed_dependencies.length ? task.failed_dependencies.map((each) => h("div", {}, taskLink(each.task_id), " ", chip(each.status), h("small", {}, ` ${each.reason ?? ""}${each.error ? `: ${each.error}` : ""}`))) : null],
       ["Parent", task.parent_id && taskLink(task.parent_id)],
       ["Spawned", children.length ? children.map((child) => h("div", {}, taskLink(child.id, child.title ?? child.type), " ", chip(child.status))) : null],
       ["Retry of", task.retry_of && taskLink(task.retry_of)],
