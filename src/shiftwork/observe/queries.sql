@@ -132,14 +132,20 @@ select status, count(*) as total from archive where workspace = :workspace group
 select seq, at from events where seq >= :seq order by seq limit 1
 
 -- name: recent_flow
--- Completions and first claims among the newest events, which are at the end of their table. Both ends are given, so
--- that PostgreSQL knows the stretch is short.
-select case when t.priority < 30 then 'high' when t.priority < 60 then 'medium' else 'low' end as level, e.verb,
-  count(*) as total, sum(case when e.at > :minute then 1 else 0 end) as last_minute, sum(e.at - coalesce(t.due_at, t.created_at)) as waited
+-- Completions and first claims among the newest events, which are at the end of their table. Both ends are given, so that
+-- PostgreSQL knows the stretch is short. Only claims ask for their tasks, and only for the level.
+select 'completed' as verb, 'medium' as level, sum({postgres: coalesce(e.size, 1)}{sqlite: 1}) as total,
+  sum(case when e.at > :minute then {postgres: coalesce(e.size, 1)}{sqlite: 1} else 0 end) as last_minute, 0.0 as waited
+from events e
+where e.seq >= :first and e.seq <= :last and e.workspace = :workspace and e.at > :since and e.verb = 'completed'
+having count(*) > 0
+union all
+select 'claimed', case when t.priority < 30 then 'high' when t.priority < 60 then 'medium' else 'low' end, count(*),
+  sum(case when e.at > :minute then 1 else 0 end), sum(e.at - coalesce(t.due_at, t.created_at))
 from single_events e join tasks t on t.id = e.task_id
 where e.row_seq >= :first and e.row_seq < :last + 4096 and e.seq >= :first and e.seq <= :last and e.workspace = :workspace and e.at > :since
-  and (e.verb = 'completed' or (e.verb = 'claimed' and e.fence = 1))
-group by 1, 2
+  and e.verb = 'claimed' and e.fence = 1
+group by 2
 
 -- name: recent_failures
 select e.seq, e.at, e.task_id, e.reason, e.data from events e where e.workspace = :workspace and e.verb = 'failed'
