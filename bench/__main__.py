@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import faults, growth, latency, report, serving, starvation, throughput, watching, witness
+from bench import faults, growth, latency, report, retained, serving, starvation, throughput, watching, witness
 from bench.stores import Place, PostgresPlace, SqlitePlace, machine
 from shiftwork.worker.command import run_fast
 
 PLACES: dict[str, Callable[[], Place]] = {"sqlite": SqlitePlace, "postgres": PostgresPlace}
 LIMITS = Path(__file__).with_name("limits.json")
 """The last measurement of each limit of the documents, which `make requirements` reads."""
-MODULES = (throughput, latency, faults, growth, serving, watching, starvation)
+MODULES = (throughput, latency, faults, growth, retained, serving, watching, starvation)
 """Importing them makes their measurements known."""
 
 

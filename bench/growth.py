@@ -8,6 +8,7 @@ import time
 
 from bench.fleet import finished, fleet, resident_mib
 from bench.report import Bench, measurement, requirement
+from bench.stores import Place
 from bench.throughput import NOOP, drain_in_process, load
 from bench.times import Times
 from shiftwork import Completion, Queue
@@ -52,10 +53,9 @@ async def _claims(queue: Queue, most: int) -> Times:
 async def _fill(bench: Bench, queue: Queue, url: str, ready: int) -> None:
     """Copy one submitted task many times by SQL, with 100 different priorities."""
     first = await queue.submit(NOOP)
-    columns = [row[0] for row in await bench.place.sql(url, _COLUMNS[bench.place.name])]
+    columns = await columns_of(bench.place, url, "tasks")
     values = ", ".join(_COPIED[bench.place.name].get(column, f"t.{column}") for column in columns)
-    id_ = _COPIED[bench.place.name]["id"]
-    series = _SERIES[bench.place.name].format(count=ready - 1)
+    series, id_ = series_of(bench.place.name, ready - 1)
     await bench.place.sql(
         url,
         f"insert into tasks ({', '.join(columns)}) select {values} from tasks t, {series} where t.dag_id = t.id",
@@ -64,9 +64,18 @@ async def _fill(bench: Bench, queue: Queue, url: str, ready: int) -> None:
     assert first.status == "ready"
 
 
+async def columns_of(place: Place, url: str, table: str) -> list[str]:
+    return [row[0] for row in await place.sql(url, _COLUMNS[place.name].format(table=table))]
+
+
+def series_of(store: str, count: int) -> tuple[str, str]:
+    """SQL for so many rows with a number each, and for the id of a task made of that number."""
+    return _SERIES[store].format(count=count), _COPIED[store]["id"]
+
+
 _COLUMNS = {
-    "postgres": "select attname from pg_attribute where attrelid = 'tasks'::regclass and attnum > 0",
-    "sqlite": "select name from pragma_table_info('tasks')",
+    "postgres": "select attname from pg_attribute where attrelid = '{table}'::regclass and attnum > 0",
+    "sqlite": "select name from pragma_table_info('{table}')",
 }
 _SERIES = {
     "postgres": "generate_series(1, {count}) as s(n)",

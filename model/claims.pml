@@ -2,12 +2,12 @@
  * promotes retries, and a person who cancels. A step between two statements is a place where anything else may happen.
  *
  * Each `atomic` block is one statement or one transaction of the product:
- *   claim      queue/claim.py   select ... for update skip locked, then the fence grows
- *   heartbeat  queue/in_hand.py under the fence
- *   complete   sql/finish.sql   `complete_tasks`: where id, fence and status fit
- *   reclaim    duties/duties.py finds expired leases, then locks the row and looks again
- *   promote    duties/duties.py
- *   cancel     queue/change.py
+ *   claim      engine/claim.py            select ... for update skip locked, then the fence grows
+ *   heartbeat  engine/leases.py           under the fence
+ *   complete   engine/sql/finish.sql      `complete_tasks`: where id, fence and status fit
+ *   reclaim    maintenance/reclaim.py     finds expired leases, then locks the row and looks again
+ *   promote    maintenance/jobs.py        `promote`: the next attempt of a retry is due
+ *   cancel     engine/change.py           under the lock of the row
  *
  * Broken on purpose, to be rejected by the checker:
  *   -DNO_FENCE      a completion checks the state of the task, not the fence

@@ -1,9 +1,9 @@
 /* Tasks that wait for others, with every interleaving of ends and submits. PostgreSQL's READ COMMITTED: a statement sees
  * what was committed before it began, and a locked row as its last owner left it.
  *
- *   finish  queue/consequences.py: lock the parent; flip its unsatisfied edges; lock the children in order of their ids;
+ *   finish  engine/dependents.py: lock the parent; flip its unsatisfied edges; lock the children in order of their ids;
  *           subtract what was flipped. Parent 0 is run again and ends a second time.
- *   submit  queue/dependencies.py: lock the parents `for share` in order of their ids, read their states, insert edges.
+ *   submit  engine/dependencies.py: lock the parents `for share` in order of their ids, read their states, insert edges.
  *
  * Broken on purpose, to be rejected by the checker:
  *   -DNOT_EXISTS     a child is free when the statement sees no open parent (no lock of the child, no counter)

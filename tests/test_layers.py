@@ -238,6 +238,24 @@ def test_no_imports_are_circular() -> None:
     assert cycle(SOURCE) == []
 
 
+LONGEST_CHAIN = 16
+"""Modules that import one another in a row. A longer chain mostly hides an import for one word or type."""
+LONGER = {"shiftwork.compat.bridges.redis.orchestrator": 17, "shiftwork.compat.bridges.redis.bridge_process": 18}
+"""Nothing of the package imports these but the commands that start a bridge."""
+
+
+def depths(source: Path) -> dict[str, int]:
+    """For each module, how many are in the longest chain of imports that begins with it."""
+    graph, found = run_time_imports(source), dict[str, int]()
+    for module in TopologicalSorter(graph).static_order():
+        found[module] = 1 + max((found[name] for name in graph.get(module, ())), default=0)
+    return found
+
+
+def test_chains_of_imports_stay_short() -> None:
+    assert {name: depth for name, depth in depths(SOURCE).items() if depth > LONGEST_CHAIN} == LONGER
+
+
 def test_a_circular_import_is_found(tmp_path: Path) -> None:
     package = tmp_path / "shiftwork"
     package.mkdir()

@@ -1,10 +1,12 @@
 """The model of claims and dependencies holds in every interleaving, and the checker finds each deliberate mistake."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from model.check import MODELS, check, variants
+import shiftwork
+from model.check import FOLDER, MODELS, check, variants
 
 BROKEN = [(model, variant) for model in MODELS for variant in variants(model)]
 
@@ -23,3 +25,10 @@ def test_checker_rejects_a_broken_variant(model: str, variant: str, tmp_path: Pa
 
 def test_models_declare_their_number_of_variants() -> None:
     assert {model: len(variants(model)) for model in MODELS} == {"claims": 4, "dependencies": 3}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_model_names_files_that_exist(model: str) -> None:
+    named = re.findall(r"[a-z_/]+\.(?:py|sql)", (FOLDER / f"{model}.pml").read_text())
+    assert named
+    assert [name for name in named if not (Path(shiftwork.__file__).parent / name).is_file()] == []

@@ -24,7 +24,8 @@ from shiftwork.model.bounds import MAX_NAME
 from shiftwork.model.errors import StoreError, StoreUnavailable
 from shiftwork.operation.current import Opening
 from shiftwork.operation.interface import AnyQueue
-from shiftwork.operation.local import Call, Shared, load_implementations
+from shiftwork.operation.local import Call, load_implementations
+from shiftwork.operation.shared import Shared
 from shiftwork.settings.cache import check_workspace
 from shiftwork.snapshots.snapshot_folder import open_folder
 from shiftwork.store import crash_points

@@ -260,3 +260,15 @@ def test_late_maintenance_job_is_found(terminal: Terminal) -> None:
     assert finding["level"] == "warning"
     assert "late: retention (6" in finding["what"]
     assert "s late" in terminal.text("maintenance")
+
+
+def test_counts_that_differ_from_the_rows_are_corrected(terminal: Terminal) -> None:
+    terminal.done()
+    terminal.run("maintenance", "--run")
+    assert [finding["level"] for finding in findings(terminal, "counts")] == ["ok"]
+    with apsw.Connection(terminal.url.removeprefix("sqlite:///")) as connection:
+        connection.execute("insert into count_sums values ('default', 'tasks', 'made-up', 'completed', 2, 7)")
+    (found,) = findings(terminal, "counts")
+    assert (found["level"], found["hint"]) == ("warning", "They were corrected.")
+    assert "by 7" in found["what"]
+    assert [finding["level"] for finding in findings(terminal, "counts")] == ["ok"]

@@ -82,7 +82,17 @@ TABLES = {
 }
 
 
-_BY_ITSELF = frozenset({"meters", "duties"})
+async def change(queue: Queue, query: str) -> None:
+    """As someone who writes into the database himself."""
+    if queue.url.startswith("sqlite"):
+        with contextlib.closing(apsw.Connection(queue.url.removeprefix("sqlite:///"))) as connection:
+            connection.set_busy_timeout(10_000)
+            connection.execute(query)
+    else:
+        await sql(queue, query)
+
+
+_BY_ITSELF = frozenset({"meters", "duties", "count_marks", "count_sums", "count_changes"})
 """Tables of metrics and maintenance."""
 
 

@@ -264,3 +264,23 @@ async def test_filters_take_states_with_commas_and_reasons(queue: Queue) -> None
     assert await queue.tasks.count(type="code", status="ready") == {"ready": 1}
     with pytest.raises(InputError, match="no status 'redy'"):
         await queue.tasks.list(status="ready,redy")
+
+
+async def test_burst_is_indexed_once_it_is_over_or_old(
+    queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "BURST", 10)
+    await queue.engine.store.run(lambda tx: maintenance.elect(tx, queue.engine))
+    await maintenance.fill(queue.engine)
+    for _ in range(5):
+        clock.advance(1)
+        await queue.submit_many([{"type": "code"}] * 10)
+        assert await maintenance.fill(queue.engine) == {}
+    clock.advance(1)
+    await queue.submit_many([{"type": "code"}] * 10)
+    assert await maintenance.fill(queue.engine) == {"indexed": 60}
+    clock.advance(1)
+    await queue.submit_many([{"type": "code"}] * 10)
+    assert await maintenance.fill(queue.engine) == {}
+    clock.advance(1)
+    assert await maintenance.fill(queue.engine) == {"indexed": 10}

@@ -591,7 +591,7 @@ async def test_slow_validations_are_submitted_in_separate_transactions(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each in its own transaction here; together they are answered as one batch, and charged once."""
-    monkeypatch.setattr("shiftwork.validation.operations.MAX_STEPS", 1)
+    monkeypatch.setattr("shiftwork.validation.schema.MAX_STEPS_TOGETHER", 1)
     asked = {"validation": "json-schema", "validation_schema": {"items": {"type": "integer"}}}
     made = await queue.submit_many([{"type": "x", "output": asked} for _ in range(4)])
     tokens = [(await take(queue, agent)).token for agent in ("ada", "bob", "cyd", "dan")]

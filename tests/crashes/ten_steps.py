@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shiftwork import open_queue
-from shiftwork.server.serve import Options, serve
+from shiftwork.server.options import Options
+from shiftwork.server.serve import serve
 from shiftwork.steps.model import Effect
 from shiftwork.worker import Context, Happened, Worker
 from tests.crashes import points

@@ -340,7 +340,7 @@ def test_soak_loses_nothing_and_retention_removes_what_is_old(store_url: str) ->
     ("file", "right", "wrong", "word"),
     [
         (
-            "prove/workload.py",
+            "prove/fleet_handlers.py",
             "async def soak(context: Context) -> int:  # noqa: ARG001  # every handler gets it\n",
             "async def soak(context: Context, leak: list[bytes] = []) -> int:\n        leak.append(b'x' * 400_000)\n",
             "memory of the workers",

@@ -10,7 +10,9 @@ from shiftwork import Queue
 from shiftwork.databases import late_store, move, routes
 from shiftwork.model.errors import InvalidConfig, StoreUnavailable
 from shiftwork.server.app import build
-from shiftwork.server.serve import Options, open_server_state
+from shiftwork.server.options import Options
+from shiftwork.server.routes import ENDPOINTS
+from shiftwork.server.serve import open_server_state
 from shiftwork.worker import Worker
 from tests.databases.conftest import MakeMap
 from tests.databases.test_observed import command
@@ -43,7 +45,7 @@ async def test_a_process_starts_while_a_database_is_down_and_uses_it_when_it_is_
     server.stop("immediate")
     async with open_server_state(Options(store=map_url, public_url="https://queue.example")) as state:
         queue = state.queue
-        transport = httpx.ASGITransport(build(state))
+        transport = httpx.ASGITransport(build(state, ENDPOINTS))
         async with httpx.AsyncClient(base_url="http://127.0.0.1", transport=transport, timeout=60) as http:
             assert (await http.post("/api/tasks?workspace=here", json={"type": "build"})).status_code == 201
             (claim,) = await queue.in_workspace("here").claim("worker", start=True)

@@ -14,7 +14,9 @@ from shiftwork.databases import move
 from shiftwork.databases.routes import Routes
 from shiftwork.model.errors import StoreUnavailable
 from shiftwork.server.app import build
-from shiftwork.server.serve import Options, open_server_state
+from shiftwork.server.options import Options
+from shiftwork.server.routes import ENDPOINTS
+from shiftwork.server.serve import open_server_state
 from tests.dashboard.conftest import finish, opened_browser, served
 from tests.services import Postgres
 from tests.worker.steps import until
@@ -58,7 +60,7 @@ async def test_a_queue_on_one_database_lists_that(store_url: str) -> None:
 async def test_one_scrape_has_the_metrics_of_all_workspaces(map_url: str) -> None:
     await spread(map_url)
     async with open_server_state(Options(store=map_url, maintenance=False)) as state:
-        transport = httpx.ASGITransport(build(state))
+        transport = httpx.ASGITransport(build(state, ENDPOINTS))
         async with httpx.AsyncClient(base_url="http://127.0.0.1", transport=transport) as http:
             text = (await http.get("/metrics/all")).text
     for name, database in (("default", "a"), ("billing", "a"), ("search", "b")):
@@ -88,7 +90,7 @@ async def test_a_database_that_is_down_refuses_its_workspaces_alone(mortal: tupl
     map_url, server = mortal
     await spread(map_url)
     async with open_server_state(Options(store=map_url)) as state:
-        transport = httpx.ASGITransport(build(state))
+        transport = httpx.ASGITransport(build(state, ENDPOINTS))
         queue = state.queue
         async with httpx.AsyncClient(base_url="http://127.0.0.1", transport=transport, timeout=60) as http:
             server.stop("immediate")

@@ -11,7 +11,8 @@ from shiftwork.databases import move
 from shiftwork.databases.map_file import read_map
 from shiftwork.databases.moved_tables import OF_A_DATABASE, OWNERS
 from shiftwork.model.errors import InvalidConfig
-from shiftwork.server.serve import Options, open_server
+from shiftwork.server.options import Options
+from shiftwork.server.serve import open_server
 from shiftwork.store import catalogue
 from tests.worker.steps import until
 

@@ -22,7 +22,8 @@ from shiftwork import Queue
 from shiftwork.mcp.mcp_server import McpServer, Options
 from shiftwork.mcp.mcp_session import McpSession
 from shiftwork.mcp.sdk_server import build
-from shiftwork.mcp.task_methods import EXTENSION, RELATED_TASK
+from shiftwork.mcp.task_extension import EXTENSION
+from shiftwork.mcp.task_methods import RELATED_TASK
 from tests.mcp.talking import PATIENCE_SEC, command, serving
 
 

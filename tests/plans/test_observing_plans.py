@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from shiftwork.engine import rank
 from tests.plans.asked import NOW, Hot
 from tests.plans.filled import Filled, complaints, uuid
 
@@ -14,6 +15,9 @@ DAGS = 50_000
 FAILED_DAGS = 20
 TASKS = 20_000
 """The newest; planners take what is empty, or was when they last looked, for a short way to anything."""
+
+WAITING = 40
+"""Tasks that have not ended, a quarter each: pending, dead letters, running and ready, half of these held."""
 
 TASK = uuid(7)
 NEWEST = {"created_at": 1e308, "id": "ffffffff-ffff-ffff-ffff-ffffffffffff"}
@@ -36,6 +40,14 @@ FILL = [
     select {{uuid}}, 'default', 'code', 'completed', 1, 0, {NOW}, 50, 0.1, 0, {{uuid}},
       {{uuid}}, 3, 1, 0, {NOW}, {NOW}, {NOW}
     from {{numbers}} where n > {EVENTS - TASKS} and n <= {EVENTS}""",
+    """insert into lanes (id, signature, workspace, type, capabilities, models, fallback, rate, mixed)
+    values (1, 's', 'default', 'code', '[]', '[]', '[]', 0, {false})""",
+    f"""insert into tasks (id, workspace, type, status, hold, lane, rank, ordered_at, priority, boost, path_weight,
+      dag_id, root_id, max_attempts, fence, waiting, created_at, updated_at, agent_id, lease_check_at)
+    select {{uuid}}, 'default', 'code', case n % 4 when 0 then 'pending' when 1 then 'dead_lettered'
+      when 2 then 'running' else 'ready' end, case when n % 8 = 3 then 'budget' end, 1, 0, {NOW}, 50, 0.1, 0,
+      {{uuid}}, {{uuid}}, 3, 1, 0, {NOW}, {NOW}, case when n % 4 = 2 then 'a' end, case when n % 4 = 2 then {NOW} end
+    from {{numbers}} where n <= {WAITING}""",
 ]
 
 OURS: dict[str, Any] = {"workspace": "default"}
@@ -49,6 +61,14 @@ ASKED = [
         "events_pkey",
         1000,  # events, and the tasks of two in three
     ),
+    Hot(
+        "open_task_counts",
+        {"strict": False, **rank.STRICT_BELOW, **OURS},
+        "idx_tasks_claimable idx_tasks_heartbeat idx_tasks_waiting",
+        WAITING + 10,
+    ),
+    Hot("open_ids", {"statuses": '["dead_lettered"]', "most": 2001, **OURS}, "idx_tasks_waiting", WAITING + 10),
+    Hot("ended_counts", {"after": EVENTS - 600, "last": EVENTS, "last_row": EVENTS, **OURS}, "events_pkey", 2000),
     Hot("recent_failures", {"count": 10, **OURS}, "idx_events_failed", 10),
     Hot("failure_patterns", {"by": "type", "since": NOW + EVENTS - 1000, "count": 50, **OURS}, "idx_events_failed", 10),
     Hot("moves_of_task", {"id": TASK}, "idx_events_task", 1),

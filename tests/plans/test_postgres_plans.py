@@ -52,6 +52,7 @@ HOT = [
     ),
     Hot("claim_tasks", {"items": [(uuid("ready", n),) for n in range(1, 501)], **CLAIM}, "tasks_pkey", 500),
     Hot("claim_tasks_of_many", {"items": CLAIMS, "now": NOW}, "tasks_pkey", 500),
+    Hot("lock_ends", {"items": [(uuid("running", n),) for n in range(1, 501)]}, "tasks_pkey", 502),
     Hot("lock_claims", {"items": [(uuid("running", n),) for n in range(1, 501)]}, "tasks_pkey", 500),
     Hot(
         "complete_tasks",

@@ -54,9 +54,10 @@ async def test_second_claimer_finds_the_probe_taken(postgres_url: str, clock: Mo
 
 
 async def test_concurrent_failures_and_successes_are_all_counted(store_url: str) -> None:
+    async with Queue.open(store_url) as before:  # a handle may see other settings for a second
+        await before.settings.set("circuit_breaker.failure_threshold", 1000)
+        await before.settings.set("circuit_breaker.reset_on_success", "half_open_only")
     async with handles(store_url, 4) as queues:
-        await queues[0].settings.set("circuit_breaker.failure_threshold", 1000)
-        await queues[0].settings.set("circuit_breaker.reset_on_success", "half_open_only")
         await queues[0].submit_many([{"type": "code"}] * 80)
         await hire(queues[0], "many")
         held = await queues[0].claim("many", 80, start=True)

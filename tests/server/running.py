@@ -15,8 +15,9 @@ import aiohttp
 import uvicorn.server
 
 from shiftwork.server.openapi import refusals
+from shiftwork.server.options import Options
 from shiftwork.server.routes import ENDPOINTS
-from shiftwork.server.serve import Options, Server, open_server
+from shiftwork.server.serve import Server, open_server
 
 POLL_SEC = 0.005
 

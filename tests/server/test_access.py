@@ -17,8 +17,8 @@ from shiftwork.access.scopes import MEANING
 from shiftwork.agents.api import Agents
 from shiftwork.model.errors import InputError
 from shiftwork.operation.declare import operation_of
+from shiftwork.server.options import Options, check_options
 from shiftwork.server.routes import ENDPOINTS
-from shiftwork.server.serve import Options, check_options
 from tests.conformance.steps import dead_letter, everything
 from tests.server import raw
 from tests.server.endpoints import BY_NAME, CALLS, Call, named, waiting

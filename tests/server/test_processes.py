@@ -10,7 +10,7 @@ import pytest
 
 from shiftwork import Client
 from shiftwork.model.errors import InputError
-from shiftwork.server.serve import Options
+from shiftwork.server.options import Options
 from shiftwork.server.server_processes import check
 from tests.server.processes import start
 

@@ -14,6 +14,7 @@ from shiftwork.engine import claim_requests
 from shiftwork.maintenance import write_probe
 from shiftwork.model.errors import StoreFull
 from shiftwork.server.app import build
+from shiftwork.server.routes import ENDPOINTS
 from shiftwork.store.sqlite import SqliteStore
 from tests.conformance.steps import give_folder
 from tests.server import processes, raw
@@ -239,7 +240,7 @@ async def test_claim_made_for_a_disconnected_caller_is_released(api: Running, mo
         "query_string": b"",
         "headers": [(b"host", b"localhost")],
     }
-    await build(api.state)(scope, receive, send)
+    await build(api.state, ENDPOINTS)(scope, receive, send)
     task = await api.state.queue.get(task_id)
     assert (task.status, task.attempts) == ("ready", 0)
     assert [event.verb for event in (await api.state.queue.tasks.history(task_id)).events] == [

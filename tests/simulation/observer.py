@@ -10,7 +10,7 @@ from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.participants import PARTICIPANTS
 from shiftwork.model import ids
 from shiftwork.model.states import CLAIMED_STATES, FINAL, SETTLED
-from shiftwork.operation.local import Shared
+from shiftwork.operation.shared import Shared
 from shiftwork.store.sqlite import SqliteStore, _run_through
 from shiftwork.store.sqlite_tx import SqliteTx
 from tests.machine import tables

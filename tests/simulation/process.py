@@ -17,7 +17,7 @@ from shiftwork.engine.participants import PARTICIPANTS
 from shiftwork.maintenance.loop import run_forever, run_once
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreError, StoreUnavailable
 from shiftwork.model.ids import IdMaker
-from shiftwork.operation.local import Shared
+from shiftwork.operation.shared import Shared
 from shiftwork.store.sqlite import SqliteStore, _deliver
 from shiftwork.store.sqlite_job import UNKNOWN, Job
 from shiftwork.store.stalls import StallDetector

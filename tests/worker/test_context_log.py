@@ -10,7 +10,7 @@ from shiftwork import Client, Queue
 from shiftwork.model.errors import InputError
 from shiftwork.task_logs.model import NewLogLine
 from shiftwork.worker import Context, Fail, Release, Worker
-from shiftwork.worker.calling import Handler
+from shiftwork.worker.context import Handler
 from shiftwork.worker.log_sending import MAX_WAITING, LogSender
 from tests.client.serving import served
 from tests.server.running import Running

@@ -48,6 +48,7 @@ from shiftwork.a2a.push_configs import PushConfig
 from shiftwork.access.authenticator import Identity
 from shiftwork.model.errors import Forbidden, InputError, NotFound, ShiftworkError, Unauthorized, WrongState
 from shiftwork.operation.interface import AnyQueue
+from shiftwork.operation.local import check_allowed
 from shiftwork.queue import Queue
 
 CALLER = "caller"
@@ -185,7 +186,7 @@ class QueueRequestHandler(RequestHandler):
         while a2a_tasks.state_of(found) not in STOPPED and (left := deadline - loop.time()) > 0:
             page = await queue.events(cursor, wait=min(left, FOLLOW_SEC), task=found.task.id)
             cursor = page.next
-            await _still_allowed(queue)
+            await check_allowed(queue)
             found = await a2a_tasks.find(queue, task_id)
         return found
 
@@ -222,7 +223,7 @@ class QueueRequestHandler(RequestHandler):
         while last.status.state not in STOPPED:
             page = await queue.events(cursor, wait=FOLLOW_SEC, task=found.task.id)
             cursor = page.next
-            await _still_allowed(queue)
+            await check_allowed(queue)
             if not page.events:
                 continue
             found = await a2a_tasks.find(queue, task_id)
@@ -334,11 +335,6 @@ def _database(queue: AnyQueue) -> Queue:
     if not isinstance(queue, Queue):
         raise PushNotificationNotSupportedError(message="push notifications need a server on the database itself")
     return queue
-
-
-async def _still_allowed(queue: AnyQueue) -> None:
-    if isinstance(queue, Queue) and queue.caller.still_allowed is not None:
-        await queue.caller.still_allowed()
 
 
 def _shown_push(config: PushConfig, task_id: str) -> TaskPushNotificationConfig:

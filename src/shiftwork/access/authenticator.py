@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
@@ -11,7 +13,6 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from shiftwork.access.model import TokenInfo
-from shiftwork.access.operations import id_in
 from shiftwork.access.scopes import SCOPES, allows
 from shiftwork.engine.engine import StillAllowed
 from shiftwork.model.errors import Forbidden, NotFound, Unauthorized
@@ -19,6 +20,9 @@ from shiftwork.model.errors import Forbidden, NotFound, Unauthorized
 FRESH_SEC = 1.0
 """How long a revoked token may still be accepted by this server."""
 MAX_KNOWN = 10_000
+ID_LENGTH = 12
+_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"
+_SECRET = re.compile(rf"sw_([{_LETTERS}]{{{ID_LENGTH}}})_[A-Za-z0-9_-]{{43}}")
 Headers = Mapping[str, str]
 """By lower-case names."""
 BEARER_PROTOCOL = "bearer."
@@ -40,6 +44,18 @@ class Identity(NamedTuple):
 
 ANONYMOUS = Identity(None, None, None, frozenset())
 ANYONE = Identity(None, None, None, frozenset(SCOPES))
+
+
+def make_secret() -> tuple[str, str]:
+    """A token's id and its secret, which contains the id: so a leaked secret can be revoked."""
+    token_id = "".join(secrets.choice(_LETTERS) for _ in range(ID_LENGTH))
+    return token_id, f"sw_{token_id}_{secrets.token_urlsafe(32)}"
+
+
+def id_in(secret: str) -> str | None:
+    """The id of the token to which this secret may belong."""
+    match = _SECRET.fullmatch(secret)
+    return match[1] if match else None
 
 
 class Authenticator:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-import re
-import secrets
 from collections.abc import Sequence
 
 import msgspec
 
 from shiftwork.access.api import Tokens
+from shiftwork.access.authenticator import id_in, make_secret
 from shiftwork.access.model import NewToken, TokenInfo
 from shiftwork.access.scopes import SCOPES
 from shiftwork.engine.engine import Caller, Engine
@@ -20,22 +19,6 @@ from shiftwork.model.errors import ConflictError, InputError, NotFound
 from shiftwork.model.times import Time, epoch
 from shiftwork.operation.local import Call, implements, reading, transaction
 from shiftwork.store.store import Row, Tx
-
-ID_LENGTH = 12
-_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"
-_SECRET = re.compile(rf"sw_([{_LETTERS}]{{{ID_LENGTH}}})_[A-Za-z0-9_-]{{43}}")
-
-
-def make_secret() -> tuple[str, str]:
-    """A token's id and its secret, which contains the id: so a leaked secret can be revoked."""
-    token_id = "".join(secrets.choice(_LETTERS) for _ in range(ID_LENGTH))
-    return token_id, f"sw_{token_id}_{secrets.token_urlsafe(32)}"
-
-
-def id_in(secret: str) -> str | None:
-    """The id of the token to which this secret may belong."""
-    match = _SECRET.fullmatch(secret)
-    return match[1] if match else None
 
 
 def digest(secret: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from shiftwork.accounts import choice
+from shiftwork.agents import presence
 from shiftwork.agents.api import Agents, Registration, Runtimes
 from shiftwork.agents.model import Agent, AgentStatus, NewAgent, Runtime, RuntimeHeartbeat
 from shiftwork.budgets.policy import reached
@@ -211,29 +212,7 @@ async def _orphan(work: UnitOfWork, row: TaskRow) -> None:
     await finish.end_failed(work, row, decision, note=note, lost=True)
 
 
-@transaction(Runtimes.report_gone)
-async def report_gone(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtime_id: str) -> list[Outcome]:
-    work = UnitOfWork(tx, engine, caller)
-    found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
-    locked = await work.lock(row["id"] for row in found)
-    rows = [row for row in locked if row.status in SLOT_STATES and row.runtime_id == runtime_id]
-    hosted = {row.agent_id for row in rows if row.agent_id} | await _announced(tx, workspace, runtime_id)
-    await finish.lose_claims(work, rows, runtime_id)
-    if rows:
-        work.emit_for(workspace, "runtime_gone", data={"runtime": runtime_id, "tasks": len(rows)})
-        work.alert(workspace, "runtime_gone", runtime=runtime_id, count=len(rows))
-    work.lose_agents(workspace, hosted)
-    await work.save()
-    # Runtimes are locked last, as in a claim and a heartbeat.
-    await tx.run("set_runtime_status", workspace=workspace, id=runtime_id, status="offline")
-    return [Outcome(ids.show_task(row.id), row.status) for row in rows]
-
-
-async def _announced(tx: Tx, workspace: str, runtime_id: str) -> set[str]:
-    """The agent that the process named when it announced itself, which also finds one without claims."""
-    runtime = await tx.one("read_runtime", workspace=workspace, id=runtime_id)
-    presence = msgspec.json.decode(runtime["presence"]) if runtime and runtime["presence"] else {}
-    return {presence["agent"]} if presence.get("agent") else set()
+transaction(Runtimes.report_gone)(presence.report_gone)
 
 
 @reading(Runtimes.list)

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from shiftwork.agents import operations as agents
 from shiftwork.agents.known_process import Process, is_gone, this_process
+from shiftwork.engine import finish
 from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.model import ids
 from shiftwork.model.outcome import Outcome, Token
+from shiftwork.model.states import SLOT_STATES
 from shiftwork.store import crash_points
 from shiftwork.store.store import Row, Tx
 
@@ -78,9 +81,34 @@ async def _reclaim_gone(tx: Tx, engine: Engine) -> tuple[int, list[tuple[str, Ou
             continue
         caller = Caller("maintenance:presence")
         known += 1
-        outcomes = await agents.report_gone(tx, engine, caller, row["workspace"], row["id"])
+        outcomes = await report_gone(tx, engine, caller, row["workspace"], row["id"])
         returned += [(row["workspace"], outcome) for outcome in outcomes]
     return known, returned
+
+
+async def report_gone(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtime_id: str) -> list[Outcome]:
+    """End the claims of a runtime whose process is gone, and mark its agents lost."""
+    work = UnitOfWork(tx, engine, caller)
+    found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
+    locked = await work.lock(row["id"] for row in found)
+    rows = [row for row in locked if row.status in SLOT_STATES and row.runtime_id == runtime_id]
+    hosted = {row.agent_id for row in rows if row.agent_id} | await _announced(tx, workspace, runtime_id)
+    await finish.lose_claims(work, rows, runtime_id)
+    if rows:
+        work.emit_for(workspace, "runtime_gone", data={"runtime": runtime_id, "tasks": len(rows)})
+        work.alert(workspace, "runtime_gone", runtime=runtime_id, count=len(rows))
+    work.lose_agents(workspace, hosted)
+    await work.save()
+    # Runtimes are locked last, as in a claim and a heartbeat.
+    await tx.run("set_runtime_status", workspace=workspace, id=runtime_id, status="offline")
+    return [Outcome(ids.show_task(row.id), row.status) for row in rows]
+
+
+async def _announced(tx: Tx, workspace: str, runtime_id: str) -> set[str]:
+    """The agent that the process named when it announced itself, which also finds one without claims."""
+    runtime = await tx.one("read_runtime", workspace=workspace, id=runtime_id)
+    presence = msgspec.json.decode(runtime["presence"]) if runtime and runtime["presence"] else {}
+    return {presence["agent"]} if presence.get("agent") else set()
 
 
 async def _has_finished(tx: Tx, row: Row, runtime: RuntimeProcess) -> bool:

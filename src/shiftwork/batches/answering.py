@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shiftwork.batches import policy
+from shiftwork.batches.gathering import CALLER
 from shiftwork.batches.policy import Answer
 from shiftwork.engine import finish
 from shiftwork.engine.checked_reports import CheckedFailure, CheckedResult, check_failure, check_result
-from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.engine import Engine
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import reasons
 from shiftwork.model.bounds import MAX_TEXT
@@ -23,7 +24,6 @@ from shiftwork.model.task import Usage, micros
 from shiftwork.providers import prices
 from shiftwork.store.store import Row, Tx
 
-CALLER = Caller("maintenance:batches")
 CHUNK = 100
 """Answers that one transaction takes."""
 

@@ -9,17 +9,17 @@ from itertools import islice
 import msgspec
 
 from shiftwork.batches import policy
-from shiftwork.batches.answering import CALLER
-from shiftwork.engine import lineage
 from shiftwork.engine.claim import claim
-from shiftwork.engine.engine import Engine
+from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.pick import ClaimRequest
-from shiftwork.engine.prepare import lane_of
+from shiftwork.engine.prepare import as_new, lane_of
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model.errors import AgentUnavailable
 from shiftwork.model.outcome import Token
 from shiftwork.store.store import Tx
+
+CALLER = Caller("maintenance:batches")
 
 _NONE = msgspec.json.encode([]).decode()
 
@@ -99,7 +99,7 @@ async def leave_lane(work: UnitOfWork, rows: Sequence[TaskRow], bodies: Sequence
     settings = await work.settings(rows)
     keys = {}
     for row, body in zip(rows, bodies, strict=True):
-        new = msgspec.structs.replace(lineage.as_new(msgspec.json.decode(body)), urgency="normal")
+        new = msgspec.structs.replace(as_new(msgspec.json.decode(body)), urgency="normal")
         keys[row.id] = lane_of(new, row.workspace, settings[row.id], row.boost, row.attempts)
     lanes = await work.engine.lanes.intern_in(work.tx, set(keys.values()))
     for row in rows:

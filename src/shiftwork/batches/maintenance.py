@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from shiftwork.batches import answering, gathering, policy
-from shiftwork.batches.answering import CALLER
+from shiftwork.batches.gathering import CALLER
 from shiftwork.batches.model import AGENTS, AnswerLost, Provider, ProviderError, WorkRefused
 from shiftwork.batches.policy import Request
 from shiftwork.engine.engine import NOWHERE, Engine
 from shiftwork.engine.read import read_body
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
-from shiftwork.maintenance.jobs import BATCH, Counts
+from shiftwork.maintenance.model import BATCH, Counts
 from shiftwork.store import crash_points
 from shiftwork.store.store import Row, Tx
 

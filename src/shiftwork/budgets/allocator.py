@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from shiftwork.budgets import policy as budget
+from shiftwork.budgets.policy import day_begins, day_of, span_of
 from shiftwork.engine.engine import Engine
 from shiftwork.model.task import micros
 from shiftwork.settings.cache import FRESH_SEC
@@ -27,22 +27,6 @@ FIRST = "00000000-0000-0000-0000-000000000000"
 
 _NONE_YET: WeakKeyDictionary[Engine, dict[str, tuple[float, float]]] = WeakKeyDictionary()
 """Workspaces whose day had no budget at the last check: the day, and how long that is cached."""
-
-
-def day_of(at: float) -> str:
-    """The day in UTC, which names its budget."""
-    return dt.datetime.fromtimestamp(at, dt.UTC).date().isoformat()
-
-
-def day_begins(at: float) -> float:
-    """The first moment of that day."""
-    return at - at % 86_400
-
-
-def span_of(day: str) -> dict[str, float]:
-    """The claim times that this day pays for."""
-    since = dt.datetime.fromisoformat(day).replace(tzinfo=dt.UTC).timestamp()
-    return {"since": since, "until": since + 86_400}
 
 
 class Level:

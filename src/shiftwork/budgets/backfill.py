@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shiftwork.budgets import policy as budget
-from shiftwork.budgets.allocator import BATCH, FIRST, count_ended, span_of, to_save
+from shiftwork.budgets.allocator import BATCH, FIRST, count_ended, to_save
+from shiftwork.budgets.policy import span_of
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shiftwork.budgets.allocator import day_begins, day_of
 from shiftwork.budgets.model import By, Cost, Costs
+from shiftwork.budgets.policy import day_begins, day_of
 from shiftwork.model import ids
 from shiftwork.model.task import dollars
 from shiftwork.store.store import Row, Tx

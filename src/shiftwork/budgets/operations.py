@@ -13,8 +13,6 @@ from shiftwork.budgets.allocator import (
     FIRST,
     BudgetAllocator,
     Level,
-    day_begins,
-    day_of,
     hold_under,
     let_go,
     to_save,
@@ -24,6 +22,7 @@ from shiftwork.budgets.api import Budgets
 from shiftwork.budgets.backfill import count_in
 from shiftwork.budgets.booking import dag_of, shown, usd, words
 from shiftwork.budgets.model import Budget, By, Costs, Kind
+from shiftwork.budgets.policy import day_begins, day_of
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.lanes import wake_all
 from shiftwork.engine.read import find_dag

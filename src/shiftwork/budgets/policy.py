@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -51,3 +52,19 @@ def reached(ceiling: int | None, spent: int) -> int:
 def is_over(granted: int, used: int, rest: int | None) -> bool:
     """Whether an attempt must stop: it has used more than it was granted, and its budget has nothing more to give."""
     return used > granted and rest is not None and rest < 0
+
+
+def day_of(at: float) -> str:
+    """The day in UTC, which names its budget."""
+    return dt.datetime.fromtimestamp(at, dt.UTC).date().isoformat()
+
+
+def day_begins(at: float) -> float:
+    """The first moment of that day."""
+    return at - at % 86_400
+
+
+def span_of(day: str) -> dict[str, float]:
+    """The claim times that this day pays for."""
+    since = dt.datetime.fromisoformat(day).replace(tzinfo=dt.UTC).timestamp()
+    return {"since": since, "until": since + 86_400}

@@ -21,6 +21,7 @@ from shiftwork.model import ids
 from shiftwork.model.errors import Forbidden, ShiftworkError, StoreNeedsMigration, StoreNewer
 from shiftwork.model.states import CLAIMED_STATES, State
 from shiftwork.model.text import without_secrets
+from shiftwork.observe import kept_counts
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -312,6 +313,21 @@ def _resting(jobs: list[MaintenanceJob]) -> list[Finding]:
     ]
 
 
+async def _counts(queue: Queue) -> list[Finding]:
+    """Finished tasks are counted from the log: compare with the rows, and set it right."""
+    store = queue.engine.store
+    _, wrong = await store.read(kept_counts.difference)
+    if not wrong:
+        return [Finding("ok", "counts", "finished tasks are counted as there are")]
+    tasks = sum(map(abs, wrong.values()))
+    mark = await store.read(kept_counts.read_mark)
+    if mark is None or not mark.whole:
+        return [Finding("ok", "counts", "finished tasks are not counted yet; the maintenance job `counts` does it")]
+    repaired = await kept_counts.repair(store)
+    what = f"the counts of finished tasks differed from the rows by {tasks}"
+    return [Finding("warning", "counts", what, "They were corrected." if repaired else "Run this again.")]
+
+
 async def _transactions(queue: Queue) -> list[Finding]:
     dsn = getattr(queue.engine.store, "dsn", None)
     if dsn is None:
@@ -442,10 +458,11 @@ CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "databases": _databases,
     "quotas": _quotas,
     "bridges": _bridges,
+    "counts": _counts,
     "transactions": _transactions,
 }
 
-OF_DATABASES = {"store", "upgrade", "indexes", "transactions"}
+OF_DATABASES = {"store", "upgrade", "indexes", "counts", "transactions"}
 """Checks made in each database of a map."""
 
 CHECKS_OF_SERVERS: dict[str, Callable[[AnyQueue], Awaitable[list[Finding]]]] = {

@@ -173,7 +173,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _draw(outcome: Outcome, file: Path) -> None:
-    from shiftwork.prove.picture import throughput  # noqa: PLC0415  # no queue for `--help`
+    from shiftwork.prove.run import throughput  # noqa: PLC0415  # no queue for `--help`
 
     file.write_text(throughput(outcome), encoding="utf-8")
 

@@ -19,7 +19,7 @@ from shiftwork.model.errors import InputError
 from shiftwork.settings.resolve import PROFILES
 
 if TYPE_CHECKING:
-    from shiftwork.server.serve import Options
+    from shiftwork.server.options import Options
 
 VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
 
@@ -131,13 +131,13 @@ def serve(  # noqa: PLR0913  # an option each
     if "workspace" in shell.given and shell.workspace != "default":
         refuse("a server serves all workspaces: callers or their tokens name one")
     try:
-        from shiftwork.server import serve as serving  # noqa: PLC0415  # no server for `--help`
+        from shiftwork.server.options import Options  # noqa: PLC0415  # no server for `--help`
     except ImportError as error:
         raise InputError(
             f"the server needs {error.name}, which is not installed", hint="pip install 'shiftwork[server]'"
         ) from None
     _log_to(log_file, json=log_format == "json")
-    options = serving.Options(
+    options = Options(
         store=shell.store,
         host=host,
         port=port,

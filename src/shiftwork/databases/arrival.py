@@ -88,6 +88,7 @@ async def _activate(side: Side, now: float, tables: Sequence[MovedTable]) -> boo
         "on conflict (workspace, name, labels) do update set value = m.value + excluded.value",
         now,
     )
+    await do(f"update {side.place('count_marks')} set whole = false, generation = generation + 1")
     data = msgspec.json.encode({"from": row["peer"]}).decode()
     await do(
         f"insert into {side.place('events')} (at, workspace, verb, actor, data) "

@@ -15,7 +15,8 @@ from shiftwork.databases.routes import Routes
 from shiftwork.engine.engine import Caller
 from shiftwork.model.errors import StoreUnavailable, WorkspaceMoved, WorkspaceMoving
 from shiftwork.operation.declare import Operation, operation_of
-from shiftwork.operation.local import Call, Shared
+from shiftwork.operation.local import Call
+from shiftwork.operation.shared import Shared
 
 PATIENCE_SEC = 10.0
 """How long a call waits for a workspace that is being moved."""

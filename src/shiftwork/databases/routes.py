@@ -22,7 +22,7 @@ from shiftwork.model.errors import (
     StoreUnavailable,
     WorkspaceMoving,
 )
-from shiftwork.operation.local import Shared
+from shiftwork.operation.shared import Shared
 from shiftwork.store.store import Row, Tx
 
 log = logging.getLogger("shiftwork.databases")

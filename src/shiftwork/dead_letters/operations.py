@@ -12,10 +12,9 @@ from shiftwork.dead_letters.api import DeadLetters
 from shiftwork.dead_letters.model import DeadLetter, Decision, FailureGroup, Review
 from shiftwork.engine import dedupe_policy, read
 from shiftwork.engine import dependents as consequences
-from shiftwork.engine.change import check_version
 from shiftwork.engine.engine import Caller, Engine
-from shiftwork.engine.lineage import relane, without_times
-from shiftwork.engine.prepare import prepare
+from shiftwork.engine.fence import check_version
+from shiftwork.engine.prepare import prepare, relane, without_times
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.submit import inherit_open_fate
@@ -30,7 +29,6 @@ from shiftwork.operation.local import Call, implements, reading
 from shiftwork.steps.policy import is_same_work
 from shiftwork.store.store import Row, Tx
 from shiftwork.waits import approval_guard, schedule
-from shiftwork.waits.open_waits import count_waiting
 
 REDRIVE_BATCH = 500
 DECISIONS: tuple[str, ...] = get_args(Decision)
@@ -219,7 +217,7 @@ async def _wait_again(work: UnitOfWork, row: TaskRow) -> None:
         await schedule.begin(work, row, run_at)
     if row.expires_at is not None and row.expires_at <= work.now:
         row.expires_at = None
-    row.waiting = await count_waiting(work, row.root_id)
+    row.waiting = await consequences.count_waiting(work, row.root_id)
 
 
 async def _redrive(

@@ -11,14 +11,14 @@ from shiftwork.engine import dependencies, dependents, paths
 from shiftwork.engine.dependencies import Dependency, block_check_at, refuse_outer_cycle
 from shiftwork.engine.dependents import inherit_fate
 from shiftwork.engine.engine import Caller, Engine
-from shiftwork.engine.lineage import as_new, relane
-from shiftwork.engine.prepare import estimated_cost
+from shiftwork.engine.fence import check_version
+from shiftwork.engine.prepare import as_new, estimated_cost, relane
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.fairness.share_policy import TAG
 from shiftwork.model import ids, times
-from shiftwork.model.errors import InputError, NotFound, ShiftworkError, UnknownDependency, VersionConflict, WrongState
+from shiftwork.model.errors import InputError, NotFound, ShiftworkError, UnknownDependency, WrongState
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import FINAL, SETTLED, WAITING, State
 from shiftwork.model.task import Changes
@@ -26,18 +26,7 @@ from shiftwork.model.times import epoch, shown
 from shiftwork.store.store import Tx
 from shiftwork.waits import approval_guard as guard
 from shiftwork.waits import schedule
-from shiftwork.waits.open_waits import count_waiting
-from shiftwork.waits.withdrawal import WAITS
-
-
-def check_version(engine: Engine, row: TaskRow, expected: int | None) -> ShiftworkError | None:
-    if expected is None or row.version == expected:
-        return None
-    task_id = ids.show_task(row.id)
-    engine.conflict("version_conflict", task=task_id, expected=expected, actual=row.version)
-    return VersionConflict(
-        f"task {task_id} is at version {row.version}, not {expected}", task_id=task_id, version=row.version
-    )
+from shiftwork.waits.model import WAITS
 
 
 async def cancel(
@@ -290,7 +279,7 @@ async def _change_dependencies(work: UnitOfWork, row: TaskRow, wanted: list[str]
 
 async def _wait_or_go(work: UnitOfWork, row: TaskRow, changed: dict[str, Any]) -> str | None:
     """Make the task pending or ready, depending on what it now waits for."""
-    row.waiting = await count_waiting(work, row.root_id)
+    row.waiting = await dependents.count_waiting(work, row.root_id)
     settings = await work.settings_of(row)
     if row.waiting and row.status in {State.WAITING_APPROVAL, State.READY, State.RETRYING}:
         if row.status == State.WAITING_APPROVAL:

@@ -11,8 +11,9 @@ from shiftwork.accounts import choice
 from shiftwork.accounts.choice import AccountUse
 from shiftwork.agents import liveness
 from shiftwork.artifacts import inputs
-from shiftwork.budgets.allocator import BudgetAllocator, day_begins, open_allocator
+from shiftwork.budgets.allocator import BudgetAllocator, open_allocator
 from shiftwork.budgets.booking import tell_closed
+from shiftwork.budgets.policy import day_begins
 from shiftwork.engine import lease_policy, read
 from shiftwork.engine.assignment import Assignment, Input, Terms
 from shiftwork.engine.engine import Caller, Engine

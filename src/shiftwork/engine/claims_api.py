@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from shiftwork.engine.api import Everyday
 from shiftwork.engine.assignment import Assignment, ClaimResult
 from shiftwork.model.errors import (
     AgentUnavailable,
@@ -34,7 +33,7 @@ from shiftwork.model.errors import (
     UnknownSetting,
     WrongState,
 )
-from shiftwork.model.outcome import Outcome, Token
+from shiftwork.model.outcome import Outcome
 from shiftwork.model.reports import (
     Completion,
     CompletionItem,
@@ -48,7 +47,6 @@ from shiftwork.model.reports import (
 from shiftwork.model.task import Failures, Name, NewTask, NewVerdict, Submitted, Task, Text, Usage
 from shiftwork.model.times import Duration
 from shiftwork.operation.declare import Namespace, operation
-from shiftwork.operation.handle import TaskHandle
 from shiftwork.operation.parameters import MAX_BATCH, Accepts, ClaimToken
 
 MAX_CLAIM_WAIT_SEC = 25.0
@@ -156,27 +154,6 @@ class WorkerVerbs(Namespace, name="", group="Working"):
     @operation("POST /api/tasks/{task_id}/release", "work", errors=HOLDING)
     async def release(self, token: ClaimToken, reason: Text | None = None) -> Outcome:
         """Return a task to the queue without cost."""
-
-    async def spawn(
-        self,
-        token: str | Token,
-        tasks: Sequence[NewTask | Mapping[str, Any]],
-        *,
-        wait: bool = False,
-        failures: Failures = "wait",
-        name: str | None = None,
-    ) -> list[TaskHandle[Any]]:
-        """Add subtasks to the task's own DAG. With `wait` its slot is released until they are done.
-
-        They are done when they are completed; with `failures="return"`, once they have ended, whatever the outcome.
-        The task's `failed_dependencies` then say which ended without success, and why.
-
-        With a `name` this happens once in the life of the task, like a step: called again, also by a later attempt, it
-        spawns nothing and answers with the same subtasks; where they are all done, `wait` gives nothing back.
-        """
-        made = await Spawning(self._executor).spawn(token, tasks, wait=wait, failures=failures, name=name)
-        queue = Everyday(self._executor)
-        return [TaskHandle.of(queue, each) for each in made]
 
 
 class Spawning(Namespace, name="", group="Working"):

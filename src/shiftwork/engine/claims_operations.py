@@ -24,8 +24,7 @@ from shiftwork.engine.claims_api import ClaimBatch, Claims, Spawning, WorkerVerb
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import Verb, for_each
 from shiftwork.engine.leases import Beat
-from shiftwork.engine.operations import yield_to_loop
-from shiftwork.engine.prepare import prepare, traced
+from shiftwork.engine.prepare import prepare, traced, yield_to_loop
 from shiftwork.model import check
 from shiftwork.model.errors import InputError, NotFound
 from shiftwork.model.outcome import Outcome, Token, unknown

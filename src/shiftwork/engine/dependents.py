@@ -62,6 +62,12 @@ async def lock_newest(work: UnitOfWork, roots: Collection[str]) -> list[TaskRow]
     return [work.rows.get(row["id"]) or work.attach(load(row)) for row in raw]
 
 
+async def count_waiting(work: UnitOfWork, root_id: str) -> int:
+    """The number of open edges and open waits of a lineage."""
+    (counted,) = await work.tx.all("count_waiting", items=[(root_id,)])
+    return int(counted["open"])
+
+
 class OpenEdge(NamedTuple):
     """An open edge of a dependent, and whether any end of the dependency satisfies it."""
 

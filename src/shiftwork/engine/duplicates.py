@@ -22,7 +22,6 @@ from shiftwork.model.task import Submitted
 from shiftwork.observe import alert_kinds
 from shiftwork.store.store import Row
 from shiftwork.waits import approval_guard as guard
-from shiftwork.waits.open_waits import count_waiting
 
 
 class Item(NamedTuple):
@@ -246,7 +245,7 @@ async def _join_dependencies(
     pairs = [(row.root_id, d.root, d.status == State.COMPLETED, False) for d in joined]
     await work.tx.insert("insert_edges", sorted(pairs))
     await paths.lengthen(work, {d.root: row.path_weight + 1 for d in joined})
-    row.waiting = await count_waiting(work, row.root_id)
+    row.waiting = await consequences.count_waiting(work, row.root_id)
     row.block_check_at = dependencies.block_check_at(settings, joined, work.now) or row.block_check_at
     if not row.waiting or row.status == State.PENDING:
         return joined, None
@@ -330,7 +329,7 @@ async def _pass_dependents(work: UnitOfWork, workspace: str, awaited: str, kept:
     pairs = [(dependent, kept, there.status == State.COMPLETED, False) for dependent in dependents]
     await work.tx.insert("insert_edges", pairs)
     for row in await consequences.lock_newest(work, dependents):
-        row.waiting = await count_waiting(work, row.root_id)
+        row.waiting = await consequences.count_waiting(work, row.root_id)
         row.blocked_reason = row.block_check_at = None
         work.touch(row)
         if row.waiting == 0 and row.status == State.PENDING:

@@ -133,6 +133,8 @@ class Engine:
         """The last workspace whose metrics were kept."""
         self.watched_to: str | None = None
         """The last workspace checked for alerts."""
+        self.log_seen = (0, 0.0)
+        """The newest event when the search index was last filled, and when that was."""
         self.archived_to: str | None = None
         """The last workspace whose old tasks were archived."""
         self.presence_seen_at = 0.0

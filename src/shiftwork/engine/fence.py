@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.rows import TaskRow
 from shiftwork.model import ids
-from shiftwork.model.errors import LeaseLost, NotFound, NotYourClaim, ShiftworkError, WrongState
+from shiftwork.model.errors import LeaseLost, NotFound, NotYourClaim, ShiftworkError, VersionConflict, WrongState
 from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.states import CLAIMED_STATES
 from shiftwork.store.store import Row, Tx
@@ -27,13 +28,13 @@ async def for_each(tx: Tx, engine: Engine, caller: Caller, verb: Verb, items: Se
     return [item if isinstance(item, Outcome) else next(each) for item in items]
 
 
-async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token], *, whole: bool = False) -> dict[str, Row]:
+async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token], *, ending: bool = False) -> dict[str, Row]:
     """The rows behind these tokens, locked in id order, as far as the caller may see them.
 
-    Pass `whole` to read every column of rows that will be changed: this saves a round trip later.
+    Pass `ending` to read all that the ends of these claims need: this saves two round trips later.
     """
     items = [(id_,) for id_ in sorted({token.id for token in tokens})]
-    rows = await tx.all("lock_tasks" if whole else "lock_claims", items=items)
+    rows = await tx.all("lock_ends" if ending else "lock_claims", items=items)
     return {row["id"]: row for row in rows if caller.sees(row["workspace"])}
 
 
@@ -48,6 +49,16 @@ async def lock_live(tx: Tx, engine: Engine, caller: Caller, token: Token, allowe
         raise error
     assert row is not None
     return row
+
+
+def check_version(engine: Engine, row: TaskRow, expected: int | None) -> ShiftworkError | None:
+    if expected is None or row.version == expected:
+        return None
+    task_id = ids.show_task(row.id)
+    engine.conflict("version_conflict", task=task_id, expected=expected, actual=row.version)
+    return VersionConflict(
+        f"task {task_id} is at version {row.version}, not {expected}", task_id=task_id, version=row.version
+    )
 
 
 def refusal(

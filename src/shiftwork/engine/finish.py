@@ -16,7 +16,8 @@ from shiftwork.engine.decide import AttemptFacts, Decision, after_death, after_f
 from shiftwork.engine.engine import Caller, Engine, log
 from shiftwork.engine.fence import lock_claims, refusal
 from shiftwork.engine.fingerprint import fingerprint
-from shiftwork.engine.lineage import add_retry_row, lane_now
+from shiftwork.engine.lineage import add_retry_row
+from shiftwork.engine.prepare import lane_now
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.limits.cooldowns import Cooldowns, has_other_account, is_account_known
@@ -30,6 +31,7 @@ from shiftwork.observe import alert_kinds
 from shiftwork.providers import provider_limits
 from shiftwork.settings.model import Settings
 from shiftwork.store.store import Row, Tx
+from shiftwork.validation import judges
 from shiftwork.validation import operations as validation
 from shiftwork.validation import policy as verdict
 
@@ -163,7 +165,7 @@ async def _complete_slowly(work: UnitOfWork, items: list[CheckedResult]) -> dict
     outcomes.update(await _accept(work, [live[id_] for id_ in checked.accepted], checked.accepted))
     outcomes.update(await _reject_outputs(work, checked.rejected))
     for awaited in checked.awaited:
-        outcomes[awaited.item.token] = await validation.submit_result(work, awaited)
+        outcomes[awaited.item.token] = await judges.submit_result(work, awaited)
     for id_ in checked.accepted:
         if rows[id_]["validation"] == verdict.JUDGING:
             await _pass_judgement(work, rows[id_], live[id_])
@@ -258,7 +260,7 @@ async def settle_output(work: UnitOfWork, row: TaskRow, found: Verdict) -> Outco
 async def fail(tx: Tx, engine: Engine, caller: Caller, items: Sequence[CheckedFailure]) -> list[Outcome]:
     """Report failed attempts: each is retried, dead-lettered or left failed, as its settings say."""
     work = UnitOfWork(tx, engine, caller)
-    rows = await lock_claims(tx, caller, (item.token for item in items), whole=True)
+    rows = await lock_claims(tx, caller, (item.token for item in items), ending=True)
     outcomes: dict[Token, Outcome] = {}
     live: dict[Token, CheckedFailure] = {}
     for item in items:
@@ -468,7 +470,7 @@ async def _book_late(work: UnitOfWork, items: Sequence[CheckedResult | CheckedFa
 async def release(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token], reason: str | None) -> list[Outcome]:
     """Give claims back without cost: a graceful stop, a drain, a deploy, a preemption."""
     work = UnitOfWork(tx, engine, caller)
-    raw = await lock_claims(tx, caller, tokens, whole=True)
+    raw = await lock_claims(tx, caller, tokens, ending=True)
     await work.load_locked(raw.values())
     outcomes = {}
     allowed = frozenset({State.CLAIMED.value, State.RUNNING.value})

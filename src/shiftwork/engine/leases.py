@@ -23,14 +23,13 @@ from shiftwork.model import ids, reasons
 from shiftwork.model.errors import ShiftworkError
 from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.reports import HeartbeatReply
-from shiftwork.model.states import CLAIMED_STATES, State, write_path
+from shiftwork.model.states import CLAIMED_STATES, SLOT_STATES, State, write_path
 from shiftwork.model.task import NO_USAGE, Usage
 from shiftwork.providers.limit_signal import PROVIDER_WINDOW
 from shiftwork.settings.model import Settings
 from shiftwork.steering import instruction_delivery as delivery
 from shiftwork.store.store import Row, Tx
 
-STARTABLE = frozenset({State.CLAIMED.value, State.RUNNING.value})
 TO_RUNNING = write_path([State.CLAIMED, State.RUNNING])
 MAX_TERMS = 16
 """A start sends the limits of all types of a workspace, up to this many."""
@@ -65,7 +64,7 @@ async def start(
     for token in tokens:
         row = rows.get(token.id)
         task_id = ids.show_task(token.id)
-        if error := refusal(engine, caller, token, row, STARTABLE):
+        if error := refusal(engine, caller, token, row, SLOT_STATES):
             outcomes.append(Outcome(task_id, error=error))
             continue
         assert row is not None
@@ -82,7 +81,7 @@ async def start(
             now=tx.now,
         )
         saved.append((token.id, limits.run_until, limits.lease_until, limits.check_at))
-        emit_for_claim(work, row, "started", path=TO_RUNNING, fence=token.fence)
+        work.add_claim_event(row, "started", path=TO_RUNNING, fence=token.fence)
         outcomes.append(Outcome(task_id, State.RUNNING))
     if saved:
         await tx.run("start_tasks", items=saved, now=tx.now)
@@ -134,33 +133,6 @@ async def _touch_runtimes(tx: Tx, engine: Engine, rows: Sequence[Row]) -> None:
     for workspace, runtime_id in sorted({(row["workspace"], row["runtime_id"]) for row in rows}):
         if (await engine.settings_cache.load(tx, workspace)).settings().runtime_offline_sec is not None:
             await tx.run("touch_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)
-
-
-def emit_for_claim(
-    work: UnitOfWork,
-    row: Row,
-    verb: str,
-    *,
-    path: str | None = None,
-    fence: int | None = None,
-    data: dict[str, Any] | None = None,
-) -> None:
-    """One event of the task that a claim holds, by its agent."""
-    actor = work.caller.actor if work.caller.actor != "system" else f"agent:{row['agent_id']}"
-    work.add_event(
-        NewEvent(
-            work.now,
-            row["workspace"],
-            verb,
-            actor,
-            row["id"],
-            row["dag_id"],
-            path,
-            work.request_of(row["id"], row["fence"]),
-            fence,
-            data=data,
-        )
-    )
 
 
 async def heartbeat(
@@ -295,7 +267,7 @@ async def _beat_live(tx: Tx, engine: Engine, work: UnitOfWork, live: list[tuple[
         every = (await engine.settings_cache.load(tx, row["workspace"])).settings(row["type"]).heartbeat.log_every_sec
         began, before = row["claimed_at"], row["heartbeat_at"] or row["claimed_at"]
         if every and (tx.now - began) // every > (before - began) // every:
-            emit_for_claim(work, row, "heartbeat", fence=row["fence"])
+            work.add_claim_event(row, "heartbeat", fence=row["fence"])
 
 
 async def _beat_runtimes(tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]]) -> tuple[float | None, bool]:
@@ -358,8 +330,7 @@ async def message(
         return Outcome(ids.show_task(token.id), error=error)
     assert row is not None
     work = UnitOfWork(tx, engine, caller)
-    emit_for_claim(
-        work,
+    work.add_claim_event(
         row,
         "message",
         fence=token.fence,
@@ -384,7 +355,7 @@ async def pin_session(
     kept = session_id is None or await agent_sessions.pin(tx, row, session_id)
     await tx.run("pin_sessions", items=[(token.id, session_id if kept else None, work_dir)], now=tx.now)
     data = {"session_id": session_id, "work_dir": work_dir} | ({} if kept else {"retired": True})
-    emit_for_claim(work, row, "session", fence=token.fence, data=data)
+    work.add_claim_event(row, "session", fence=token.fence, data=data)
     await _touch_runtimes(tx, engine, [row])
     await work.save_events()
     return Outcome(ids.show_task(token.id), row["status"])

@@ -6,39 +6,15 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.engine.prepare import Prepared, lane_of
-from shiftwork.engine.read import read_body
+from shiftwork.engine.prepare import Prepared, without_times
 from shiftwork.engine.rows import TaskRow, blank_row
 from shiftwork.engine.submit import PATH_PENDING, PATH_READY, write_rows
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import ids
 from shiftwork.model.states import State, move, write_path
-from shiftwork.model.task import NewTask
 from shiftwork.waits import approval_guard as guard
 
 _PATH_RETRYING = write_path(move(State.CREATED, "accept", "defer"))
-
-
-def as_new(body: dict[str, Any]) -> NewTask:
-    return msgspec.convert(body, NewTask)
-
-
-def without_times(body: dict[str, Any]) -> dict[str, Any]:
-    """Clear the times of a task that a person brought back: it runs at once and no longer expires."""
-    return {name: value for name, value in body.items() if name not in {"run_at", "expires_at"}}
-
-
-async def relane(work: UnitOfWork, row: TaskRow) -> None:
-    """Move the row to the lane of its current requirements."""
-    row.lane = await lane_now(work, row)
-
-
-async def lane_now(work: UnitOfWork, row: TaskRow) -> int:
-    """The lane of the task's current requirements, which depend on its attempts."""
-    settings = await work.settings_of(row)
-    new = as_new(await read_body(work.tx, row.id))
-    key = lane_of(new, row.workspace, settings, row.boost, row.attempts)
-    return (await work.engine.lanes.intern_in(work.tx, [key]))[key]
 
 
 async def add_retry_row(work: UnitOfWork, row: TaskRow, delay: float, *, priority: float, lane: int) -> TaskRow:

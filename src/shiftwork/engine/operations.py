@@ -16,14 +16,14 @@ from shiftwork.engine import rerun as rerunning
 from shiftwork.engine import submit as submitting
 from shiftwork.engine.api import Batch, Everyday, Results, Submissions, Tasks
 from shiftwork.engine.engine import Caller, Engine
-from shiftwork.engine.prepare import Plans, Prepared, prepare, traced
+from shiftwork.engine.prepare import Plans, Prepared, has_schema, prepare, traced
 from shiftwork.engine.rerun import Again
 from shiftwork.engine.submit import NO_DAG, DagFields, ceiling, lanes_of
 from shiftwork.model import check, garbage, ids
 from shiftwork.model.errors import NotFound, TooLarge
 from shiftwork.model.history import Attempt, EventPage, History, Transition
 from shiftwork.model.outcome import Outcome
-from shiftwork.model.states import FINAL
+from shiftwork.model.states import FINAL, STORED
 from shiftwork.model.task import Changes, NewDag, NewTask, Page, Result, Submitted, Task
 from shiftwork.model.times import Duration, Time, seconds
 from shiftwork.observe import explain as explaining
@@ -32,19 +32,7 @@ from shiftwork.observe.model import Explanation, Status
 from shiftwork.operation.local import Call, implements, reading
 from shiftwork.search import selection, short_ids
 from shiftwork.search.model import TaskFilter
-from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
-
-
-async def yield_to_loop(new: NewTask, resolver: Resolver) -> None:
-    """Yield to other coroutines after a slow schema check; a batch may contain hundreds of schemas."""
-    if _has_schema(new, resolver):
-        await asyncio.sleep(0)
-
-
-def _has_schema(new: NewTask, resolver: Resolver) -> bool:
-    own = new.output is not None and new.output.validation_schema is not None
-    return own or resolver.declared(new.type) is not None
 
 
 @implements(Submissions.submit)
@@ -121,7 +109,7 @@ async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
             where = "task" if alone else f"tasks[{place}]"
             new = task if origin is None else traced(task, origin)
             prepared.append(prepare(new, workspace, resolver, now, where, plans))
-            if _has_schema(new, resolver):
+            if has_schema(new, resolver):
                 await asyncio.sleep(0)  # as `yield_to_loop` says
                 now = call.engine.store.now()
     return prepared
@@ -390,6 +378,10 @@ async def count_tasks(  # a filter each
     )
 
     async def count(tx: Tx) -> dict[str, int]:
+        if where.is_kept:  # finished tasks are not read for it
+            counted = await overview.count_tasks(tx, call.engine, call.workspace, None)
+            found = counted.counts if type is None else counted.types.get(type, {})
+            return {str(each): found[each] for each in where.statuses or STORED if found.get(each)}
         return await (await selection.select(tx, call.workspace, where)).counts(tx)
 
     return await call.read(count)

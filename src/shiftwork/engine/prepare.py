@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -10,7 +11,9 @@ import msgspec
 from shiftwork.batches import policy as batches
 from shiftwork.engine import dedupe_policy, rank, retry
 from shiftwork.engine.lanes import LaneKey, lane_key
-from shiftwork.engine.unit_of_work import own_settings
+from shiftwork.engine.read import read_body
+from shiftwork.engine.rows import TaskRow
+from shiftwork.engine.unit_of_work import UnitOfWork, own_settings
 from shiftwork.fairness import serial_policy, share_policy
 from shiftwork.limits import capacity_policy
 from shiftwork.model import check, ids
@@ -352,3 +355,36 @@ def _check_references(new: NewTask, settings: Settings, where: str) -> None:
 def _boost(new: NewTask, settings: Settings) -> float:
     own = new.priority_boost_per_minute
     return rank.ageing_rate(settings.priority_boost_per_minute if own is None else own)
+
+
+async def yield_to_loop(new: NewTask, resolver: Resolver) -> None:
+    """Yield to other coroutines after a slow schema check; a batch may contain hundreds of schemas."""
+    if has_schema(new, resolver):
+        await asyncio.sleep(0)
+
+
+def has_schema(new: NewTask, resolver: Resolver) -> bool:
+    own = new.output is not None and new.output.validation_schema is not None
+    return own or resolver.declared(new.type) is not None
+
+
+def as_new(body: dict[str, Any]) -> NewTask:
+    return msgspec.convert(body, NewTask)
+
+
+def without_times(body: dict[str, Any]) -> dict[str, Any]:
+    """Clear the times of a task that a person brought back: it runs at once and no longer expires."""
+    return {name: value for name, value in body.items() if name not in {"run_at", "expires_at"}}
+
+
+async def relane(work: UnitOfWork, row: TaskRow) -> None:
+    """Move the row to the lane of its current requirements."""
+    row.lane = await lane_now(work, row)
+
+
+async def lane_now(work: UnitOfWork, row: TaskRow) -> int:
+    """The lane of the task's current requirements, which depend on its attempts."""
+    settings = await work.settings_of(row)
+    new = as_new(await read_body(work.tx, row.id))
+    key = lane_of(new, row.workspace, settings, row.boost, row.attempts)
+    return (await work.engine.lanes.intern_in(work.tx, [key]))[key]

@@ -22,8 +22,8 @@ from shiftwork.model.task import Claim, Dag, Failed, Result, Task, Verdict, doll
 from shiftwork.search import short_ids
 from shiftwork.settings.model import Settings
 from shiftwork.store.store import Row, Tx
+from shiftwork.waits.model import WAITS
 from shiftwork.waits.policy import wait_of
-from shiftwork.waits.withdrawal import WAITS
 
 
 class TaskContext(NamedTuple):

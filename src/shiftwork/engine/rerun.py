@@ -9,8 +9,8 @@ import msgspec
 
 from shiftwork.engine import dependents
 from shiftwork.engine.engine import Caller, Engine
-from shiftwork.engine.lineage import add_rerun_row, as_new, without_times
-from shiftwork.engine.prepare import Prepared, prepare
+from shiftwork.engine.lineage import add_rerun_row
+from shiftwork.engine.prepare import Prepared, as_new, prepare, without_times
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.submit import inherit_open_fate
@@ -22,7 +22,6 @@ from shiftwork.model.states import FINAL, SETTLED, WAITING, State
 from shiftwork.model.task import Constraints, NewTask, Spec
 from shiftwork.steps import rewind
 from shiftwork.store.store import Row, Tx
-from shiftwork.waits.open_waits import count_waiting
 
 MAX_DOWNSTREAM = 1000
 """The most edges followed downstream of a task."""
@@ -53,7 +52,9 @@ async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str, again: Aga
     step = None if again.from_step is None else await rewind.find(tx, [newest.id, row.id], again.from_step)
     changed = await _change(work, newest, again)
     await _close(work, newest, keep_waits_before=None if step is None else step["began_at"])
-    fresh = await add_rerun_row(work, newest, waiting=await count_waiting(work, row.root_id), changed=changed)
+    fresh = await add_rerun_row(
+        work, newest, waiting=await dependents.count_waiting(work, row.root_id), changed=changed
+    )
     data: dict[str, Any] = {}
     if step is not None:
         data["kept_steps"] = await rewind.keep_before(tx, step, newest.id, row.root_id, fresh.id)
@@ -138,11 +139,11 @@ async def _rerun_downstream(work: UnitOfWork, edges: Sequence[Row]) -> list[Task
     for root in dict.fromkeys(edge["dependent"] for edge in edges):
         row = await _newest(work, root)
         if row.status == State.PENDING and not row.fence:
-            row.waiting = await count_waiting(work, root)
+            row.waiting = await dependents.count_waiting(work, root)
             work.touch(row)
             following.append(row)
             continue
         _refuse_open(row)
         await _close(work, row)
-        following.append(await add_rerun_row(work, row, waiting=await count_waiting(work, root)))
+        following.append(await add_rerun_row(work, row, waiting=await dependents.count_waiting(work, root)))
     return following

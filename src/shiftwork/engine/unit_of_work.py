@@ -24,7 +24,7 @@ from shiftwork.engine.rows import TaskRow, load, to_save
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import NotFound
 from shiftwork.model.outcome import Token
-from shiftwork.model.states import ENDED, FINAL, SETTLED, State, move, write_path
+from shiftwork.model.states import ENDED, FINAL, IN_MOTION, SETTLED, State, move, write_path
 from shiftwork.observe import alert_kinds
 from shiftwork.settings.model import Settings
 from shiftwork.store.store import Row, Tx
@@ -72,6 +72,8 @@ class UnitOfWork:
         self.dag_cancellers: dict[str, str] = {}
         self.requests: dict[Token, str] = {}
         """The request id by claim, if this transaction joins several requests."""
+        self._looked_for: frozenset[str] | None = None
+        """The rows whose ends `found` is about already."""
         self.found: Row = {}
         """Which kinds of state the ends of attempts can affect; read before anything is written, if a participant needs
         it."""
@@ -87,10 +89,12 @@ class UnitOfWork:
         return found
 
     async def load_locked(self, rows: Iterable[Row]) -> None:
-        """Add whole rows that this transaction has already locked."""
+        """Add the rows of the statement `lock_ends`."""
         for row in rows:
             self.attach(load(row))
+            self.found = row
         await self._lock_roots()
+        self._looked_for = frozenset(self.rows)
 
     async def lock(self, task_ids: Iterable[str]) -> list[TaskRow]:
         """Lock rows by id. Ids without a row are left out."""
@@ -269,6 +273,15 @@ class UnitOfWork:
     def add_event(self, event: NewEvent) -> None:
         self._events.append(event)
 
+    def add_claim_event(
+        self, row: Row, verb: str, *, path: str | None = None, fence: int | None = None, data: Any = None
+    ) -> None:
+        """One event of the task that a claim holds, by its agent."""
+        actor = self.caller.actor if self.caller.actor != "system" else f"agent:{row['agent_id']}"
+        request = self.request_of(row["id"], row["fence"])
+        place = (row["workspace"], verb, actor, row["id"], row["dag_id"])
+        self.add_event(NewEvent(self.now, *place, path, request, fence, data=data))
+
     def add_batch(self, alike: Alike, items: Iterable[BatchItem]) -> None:
         """Add the same event for tasks that are DAGs of their own."""
         self._batches.add(alike, items)
@@ -377,11 +390,15 @@ class UnitOfWork:
         """
         for id_ in self.changed:
             row, was = self.rows[id_], self.status_before[id_]
-            if row.status != was or id_ in self._superseded:
-                self.count_in_dag(row.dag_id, was, None if id_ in self._superseded else row.status)
+            if id_ in self._superseded:
+                self.count_in_dag(row.dag_id, was, None)
+            elif row.status != was and not {row.status, was} <= IN_MOTION:  # otherwise its DAG is and stays open
+                self.count_in_dag(row.dag_id, was, row.status)
         asked = [(id_,) for id_ in sorted(self._open.keys() - self._lone)]
-        context = await self.tx.all("lock_what_ends_touch", items=asked) if asked or self._is_asked() else ()
-        self.found = context[0] if context else {}
+        context: Sequence[Row] = ()
+        if asked or (self._is_asked() and self.rows.keys() != self._looked_for):
+            context = await self.tx.all("lock_what_ends_touch", items=asked)
+            self.found = context[0]
         self._emit_for_lone(self._open.keys() - {row["id"] for row in context})
         return context
 

@@ -7,7 +7,7 @@ from shiftwork.engine.decide import after_deadline
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork
-from shiftwork.maintenance.jobs import BATCH, Counts
+from shiftwork.maintenance.model import BATCH, Counts
 from shiftwork.model import ids, reasons
 from shiftwork.model.states import CLAIMED_STATES, WAITING, State
 from shiftwork.model.times import shown

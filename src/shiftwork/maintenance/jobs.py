@@ -20,17 +20,16 @@ from shiftwork.fairness import serial_keys
 from shiftwork.limits import capacity
 from shiftwork.limits.capacity_policy import is_counted
 from shiftwork.maintenance import rotation
+from shiftwork.maintenance.model import BATCH, Counts
 from shiftwork.model import ids
 from shiftwork.model.states import State
 from shiftwork.settings.model import MONTH_SEC
 from shiftwork.store.store import Tx
 from shiftwork.triggers.firing import KEEP_FIRINGS_SEC
 from shiftwork.waits import approval_guard
-from shiftwork.waits.open_waits import KEEP_SIGNALS_SEC, count_waiting
+from shiftwork.waits.open_waits import KEEP_SIGNALS_SEC
 
 log = logging.getLogger("shiftwork.maintenance")
-BATCH = 500
-Counts = dict[str, int]
 
 
 async def health(tx: Tx, engine: Engine) -> Counts:
@@ -141,7 +140,7 @@ async def stale(tx: Tx, engine: Engine) -> Counts:
     work = UnitOfWork(tx, engine, Caller("maintenance:stale"))
     repaired = 0
     for row in await work.lock(row["id"] for row in found):
-        open_ = await count_waiting(work, row.root_id)
+        open_ = await dependents.count_waiting(work, row.root_id)
         if row.status != State.PENDING or row.waiting == open_:
             continue
         log.error(

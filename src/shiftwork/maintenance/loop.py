@@ -24,6 +24,7 @@ from shiftwork.fairness import preemption, serial_keys
 from shiftwork.limits import maintenance as protection
 from shiftwork.maintenance import clock, deadlines, indexes, reclaim
 from shiftwork.maintenance import jobs as engine_jobs
+from shiftwork.maintenance.model import BATCH
 from shiftwork.maintenance.poll import IDLE_SEC, JobsSnapshot, is_due, poll
 from shiftwork.maintenance.write_probe import ProcessHeartbeat
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreError
@@ -91,6 +92,7 @@ JOBS: dict[str, JobSpec] = {
         notifications.forget, lambda m: m.notifications_sec, notifications.fill, looked_for=True, slow=True
     ),
     "search": JobSpec(search.elect, lambda m: m.search_sec, search.fill, looked_for=True, slow=True),
+    "counts": JobSpec(observe.elect_counter, lambda m: m.search_sec, observe.count_tasks, looked_for=True, slow=True),
     "batches": JobSpec(batches.elect, lambda m: m.batches_sec, batches.run, long=True, slow=True),
     "instructions": JobSpec(steering.close_ended, lambda m: m.retention_sec, slow=True),
     "stale": JobSpec(engine_jobs.stale, lambda m: m.stale_sec, slow=True),
@@ -242,7 +244,7 @@ async def _to_the_end(
         total = total or {}
         for key, value in counts.items():
             total[key] = total.get(key, 0) + value
-        if sum(value for key, value in counts.items() if key not in NO_WORK) < engine_jobs.BATCH:
+        if sum(value for key, value in counts.items() if key not in NO_WORK) < BATCH:
             break
     return total
 

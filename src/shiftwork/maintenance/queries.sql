@@ -85,10 +85,11 @@ delete from dags where id in (
 ) returning id
 
 -- name: prune_events
--- Reads only the oldest. Events that the metrics have not counted yet stay.
+-- Reads only the oldest. Events that the metrics and the counts of tasks have not counted yet stay.
 delete from events where seq in (
   select e.seq from (select x.seq, x.at from events x order by x.seq limit :count) as e where e.at < :before
     and e.seq <= coalesce((select m.folded_to from meter_marks m where m.name = 'log'), e.seq)
+    and e.seq <= coalesce((select m.read_to from count_marks m where m.name = 'tasks'), e.seq)
 ) returning seq
 
 -- name: stranded
@@ -165,6 +166,10 @@ select 'notifications', null, null, case when exists (select 1 from sinks) then 
 union all
 select 'search', null, null, case when coalesce((select max(seq) from events), 0) > coalesce((select read_to from search_marks
   where name = 'tasks'), 0) then 0 end, 'work'
+union all
+select 'counts', null, null, case when not exists (select 1 from count_marks where name = 'tasks' and whole)
+  or exists (select 1 from count_changes)
+  or coalesce((select max(seq) from events), 0) > (select read_to from count_marks where name = 'tasks') + 1000 then 0 end, 'work'
 union all
 select 'presence', null, null, case when exists (select 1 from runtimes where presence is not null and status = 'active')
   then 0 end, 'work'

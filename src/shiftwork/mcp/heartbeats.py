@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shiftwork.model.errors import Forbidden, ShiftworkError, Unauthorized
 from shiftwork.model.reports import Heartbeat
-from shiftwork.queue import Queue
 
 if TYPE_CHECKING:
     from shiftwork.operation.interface import AnyQueue
+from shiftwork.operation.local import check_allowed
 
 log = logging.getLogger("shiftwork.mcp")
 TICK_SEC = 0.5
@@ -93,8 +93,7 @@ class HeartbeatKeeper:
     async def _beat(self, queue: AnyQueue, keys: list[Key]) -> None:
         sent = queue.now()
         try:
-            if isinstance(queue, Queue) and queue.caller.still_allowed is not None:
-                await queue.caller.still_allowed()
+            await check_allowed(queue)
             answers = await queue.batch.heartbeat([Heartbeat(key.token) for key in keys])
         except (Unauthorized, Forbidden) as error:
             log.warning("%d claims are left to their leases: %s", len(keys), error)

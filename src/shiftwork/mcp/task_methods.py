@@ -8,33 +8,37 @@ with each call, and has `tasks/get`, `tasks/result`, `tasks/list` and `tasks/can
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import mcp_types as types
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
-from mcp_types.jsonrpc import HEADER_MISMATCH, MISSING_REQUIRED_CLIENT_CAPABILITY
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mcp_types.jsonrpc import HEADER_MISMATCH
 from pydantic import ConfigDict, Field
 
-from shiftwork.mcp import mcp_tasks, submitter_tools, tool_calls, tool_errors
+from shiftwork.mcp import mcp_tasks, submitter_tools, tool_calls
 from shiftwork.mcp.mcp_server import MAX_CALL_SEC
 from shiftwork.mcp.mcp_session import McpSession
+from shiftwork.mcp.task_extension import (
+    EXTENSION,
+    Context,
+    as_error,
+    follows_tasks,
+    require_extension,
+    shows_forms,
+)
 from shiftwork.mcp.tool import ToolCall
 from shiftwork.mcp.tool_results import Submission
-from shiftwork.model.errors import Forbidden, InputError, NotFound, OperationTimeout, ShiftworkError, WrongState
+from shiftwork.model.errors import OperationTimeout, ShiftworkError
 
-EXTENSION = "io.modelcontextprotocol/tasks"
-CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 EXPERIMENTAL_VERSION = "2025-11-25"
 RELATED_TASK = "io.modelcontextprotocol/related-task"
 SUBMIT = "submit"
 RESULT_WAIT_SEC = 20.0
 T = TypeVar("T")
-Context = ServerRequestContext[Any, Any]
 SessionOf = Callable[[Context], McpSession]
 
 
@@ -49,41 +53,6 @@ class UpdateParams(TaskParams):
     """Which task, and what a person has answered."""
 
     input_responses: dict[str, Any] = Field(alias="inputResponses")
-
-
-def capabilities_of(ctx: Context) -> Mapping[str, Any]:
-    """What the client declared with this request; earlier requests do not count."""
-    meta = (ctx.params or {}).get("_meta") or {}
-    declared = meta.get(CAPABILITIES)
-    return declared if isinstance(declared, dict) else {}
-
-
-def follows_tasks(ctx: Context) -> bool:
-    extensions = capabilities_of(ctx).get("extensions")
-    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and isinstance(extensions, dict) and EXTENSION in extensions
-
-
-def shows_forms(ctx: Context) -> bool:
-    """Whether the client can ask a person: by a form, which is also what an empty declaration means."""
-    declared = capabilities_of(ctx).get("elicitation")
-    return isinstance(declared, dict) and (not declared or "form" in declared)
-
-
-def require_extension(ctx: Context) -> None:
-    if not follows_tasks(ctx):
-        data: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
-        raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"the client did not declare {EXTENSION}", data)
-
-
-def as_error(error: ShiftworkError) -> MCPError:
-    """An error of the queue as one of the protocol."""
-    refused = isinstance(error, InputError | NotFound | WrongState)
-    code = types.INVALID_PARAMS if refused else types.INVALID_REQUEST if isinstance(error, Forbidden) else None
-    return MCPError(
-        types.INTERNAL_ERROR if code is None else code,
-        tool_errors.sentence(error),
-        {"error": tool_errors.as_data(error)},
-    )
 
 
 class TaskMethods:

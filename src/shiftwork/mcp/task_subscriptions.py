@@ -18,9 +18,9 @@ from pydantic import BaseModel
 
 from shiftwork.mcp import mcp_tasks
 from shiftwork.mcp.mcp_session import McpSession
-from shiftwork.mcp.task_methods import as_error, require_extension, shows_forms
+from shiftwork.mcp.task_extension import as_error, require_extension, shows_forms
 from shiftwork.model.errors import NotFound, ShiftworkError
-from shiftwork.queue import Queue
+from shiftwork.operation.local import check_allowed
 
 MAX_STREAMS = 1000
 MAX_TASK_IDS = 100
@@ -106,8 +106,7 @@ class _Stream:
     async def _follow(self, open_ones: dict[str, str], cursor: int, *, of_dags: bool) -> None:
         queue = self._session.asking
         while open_ones:
-            if isinstance(queue, Queue) and queue.caller.still_allowed is not None:
-                await queue.caller.still_allowed()
+            await check_allowed(queue)
             names = list(open_ones)
             filters = {"dag": names} if of_dags else {"task": names}
             page = await queue.events(cursor, wait=WAIT_SEC, **filters)  # type: ignore[arg-type]  # one of two filters

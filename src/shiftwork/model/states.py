@@ -45,6 +45,7 @@ SETTLED = frozenset({State.DEAD_LETTERED, State.FAILED})
 ENDED = FINAL | SETTLED  # the queue does nothing more by itself: calls that wait for the result are answered
 CLAIMED_STATES = frozenset({State.CLAIMED, State.RUNNING, State.VALIDATING})  # under a claim
 SLOT_STATES = CLAIMED_STATES - {State.VALIDATING}  # its agent sends heartbeats, and it takes a slot of that agent
+IN_MOTION = CLAIMED_STATES | {State.WAITING_APPROVAL, State.READY, State.RETRYING}  # its DAG is open
 WAITING = frozenset({State.PENDING, State.WAITING_APPROVAL, State.READY, State.RETRYING})  # not claimed yet
 STORED = tuple(s for s in State if s is not State.CREATED)
 
@@ -90,10 +91,6 @@ def move(state: State, *names: str) -> list[State]:
     for name in names:
         path.append(TRANSITIONS[path[-1], name])
     return path
-
-
-def can(state: State, name: str) -> bool:
-    return (state, name) in TRANSITIONS
 
 
 def write_path(path: list[State]) -> str:

@@ -11,7 +11,8 @@ import msgspec
 from shiftwork.accounts import choice
 from shiftwork.batches.policy import provider_of
 from shiftwork.budgets.allocator import HOLD as BUDGET
-from shiftwork.budgets.allocator import BudgetAllocator, day_of
+from shiftwork.budgets.allocator import BudgetAllocator
+from shiftwork.budgets.policy import day_of
 from shiftwork.engine.engine import Engine
 from shiftwork.engine.lanes import ClaimFilter, Lane, filter_of
 from shiftwork.engine.merge import START
@@ -21,7 +22,8 @@ from shiftwork.model.states import SLOT_STATES, State
 from shiftwork.model.task import PUBLISHED
 from shiftwork.observe import takers
 from shiftwork.observe.model import Blocker, Cause, WaitingWork
-from shiftwork.observe.status import TaskCounts, count_tasks
+from shiftwork.observe.policy import TaskCounts
+from shiftwork.observe.status import count_tasks
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
 

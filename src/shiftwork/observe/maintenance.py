@@ -9,7 +9,7 @@ import functools
 
 from shiftwork.engine.engine import Engine
 from shiftwork.maintenance import rotation
-from shiftwork.observe import meters, metrics, watchdog
+from shiftwork.observe import kept_counts, meters, metrics, watchdog
 from shiftwork.store.store import Store, Tx
 
 Counts = dict[str, int]
@@ -50,6 +50,18 @@ async def _measure(engine: Engine, workspace: str) -> None:
     settings = (await engine.settings_cache.get(engine.store, workspace)).settings()
     period = settings.maintenance.metrics_sec
     await engine.store.run(lambda tx: metrics.keep(tx, workspace, found, period))
+
+
+async def elect_counter(_tx: Tx, _engine: Engine) -> Counts:
+    """One process at a time counts."""
+    return {}
+
+
+async def count_tasks(engine: Engine) -> Counts:
+    """Add what ended to the sums of finished tasks; read all of them only where the sums are not known."""
+    counted = await kept_counts.advance(engine.store)
+    repaired = await kept_counts.make_whole(engine.store)
+    return {"counted": counted, "recounted": int(repaired)} if counted or repaired else {}
 
 
 async def check_store(tx: Tx, engine: Engine) -> Counts:

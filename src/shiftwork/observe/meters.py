@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from shiftwork.budgets.allocator import day_begins
+from shiftwork.budgets.policy import day_begins
 from shiftwork.engine import event_log
 from shiftwork.model import reasons
 from shiftwork.model.task import dollars

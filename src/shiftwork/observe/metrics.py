@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shiftwork.budgets.allocator import day_begins
+from shiftwork.budgets.policy import day_begins
 from shiftwork.engine import event_log
 from shiftwork.engine.engine import Engine
 from shiftwork.limits import gates
@@ -17,8 +17,8 @@ from shiftwork.observe import maintenance_health, meters, status
 from shiftwork.observe.meters import SUM, Series, Sums
 from shiftwork.observe.metric_catalogue import BUCKETS, MAX_SERIES, METRICS, OTHER, QUANTILES
 from shiftwork.observe.model import KEPT_SNAPSHOTS, Metrics, Sample, Status
-from shiftwork.observe.policy import AttemptCounts, Spell, busy_sec, le, quantile
-from shiftwork.observe.status import NEWEST, WINDOW_SEC, TaskCounts
+from shiftwork.observe.policy import AttemptCounts, Spell, TaskCounts, busy_sec, le, quantile
+from shiftwork.observe.status import NEWEST, WINDOW_SEC
 from shiftwork.store.store import Row, Tx
 
 TAIL = 20_000

@@ -13,6 +13,32 @@ from shiftwork.settings.model import FrictionTask
 FEW = 100_000
 """Tasks that are counted whenever someone asks. More are counted at most once in `maintenance.metrics_sec`."""
 
+
+class TaskCounts(NamedTuple):
+    """How many tasks there are: those that have not ended are read, the others are kept as sums."""
+
+    at: float
+    counts: dict[str, int]
+    types: dict[str, dict[str, int]]
+    tiers: dict[str, int]
+    tombstones: int
+    archived: dict[str, int]
+    by_tier: dict[tuple[str, str], int]
+    """Tasks by state and tier."""
+    depth: dict[str, int]
+    """Waiting tasks by current level."""
+    by_lane: dict[tuple[int, str, str | None], int]
+    """Waiting tasks by lane, state and hold."""
+    scheduled: int
+    next_scheduled_at: float | None
+    rows_read: int
+    """How many tasks were read for it."""
+
+    def serves(self, now: float, period: float) -> bool:
+        """Whether it may be reused: counting has become expensive, and it is not too old."""
+        return self.rows_read > FEW and 0 <= now - self.at < period
+
+
 Spell = tuple[float, float]
 """An interval in which something was held."""
 

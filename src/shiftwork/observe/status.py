@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -14,8 +14,10 @@ from shiftwork.limits import capacity, quotas
 from shiftwork.limits.model import QuotaInForce
 from shiftwork.model import ids
 from shiftwork.model.states import WAITING, State
+from shiftwork.observe import kept_counts
+from shiftwork.observe.kept_counts import Sums
 from shiftwork.observe.model import RecentFailure, Status
-from shiftwork.observe.policy import FEW
+from shiftwork.observe.policy import TaskCounts
 from shiftwork.settings.model import Level
 from shiftwork.store.store import Row, Tx
 
@@ -31,30 +33,8 @@ _LEVELS = get_args(Level)
 _TIERS: tuple[rank.Tier, ...] = get_args(rank.Tier)
 _LEVEL_OF = ("high", "high", "medium", "low", "low")
 """The level of each tier."""
+DEFAULT_TIER: rank.Tier = "normal"
 _NO_LEVEL = 3
-
-
-class TaskCounts(NamedTuple):
-    """The counts found by reading all tasks."""
-
-    at: float
-    counts: dict[str, int]
-    types: dict[str, dict[str, int]]
-    tiers: dict[str, int]
-    tombstones: int
-    archived: dict[str, int]
-    by_tier: dict[tuple[str, str], int]
-    """Tasks by state and tier."""
-    depth: dict[str, int]
-    """Waiting tasks by current level."""
-    by_lane: dict[tuple[int, str, str | None], int]
-    """Waiting tasks by lane, state and hold."""
-    scheduled: int
-    next_scheduled_at: float | None
-
-    def serves(self, now: float, period: float) -> bool:
-        """Whether it may be reused: counting has become expensive, and it is not too old."""
-        return sum(self.counts.values()) + sum(self.archived.values()) > FEW and 0 <= now - self.at < period
 
 
 async def count_tasks(
@@ -108,8 +88,12 @@ async def _count(tx: Tx, workspace: str, *, strict: bool) -> TaskCounts:
     by_tier: Counter[tuple[str, str]] = Counter()
     depth = dict.fromkeys(_LEVELS, 0)
     by_lane: Counter[tuple[int, str, str | None]] = Counter()
-    await tx.run("read_whole_tables")
-    for row in await tx.all("task_counts", workspace=workspace, strict=strict, **rank.STRICT_BELOW):
+    kept = await kept_counts.read(tx, workspace)
+    if kept is None:
+        await tx.run("read_whole_tables")
+    statement = "task_counts" if kept is None else "open_task_counts"
+    rows = await tx.all(statement, workspace=workspace, strict=strict, **rank.STRICT_BELOW)
+    for row in rows:
         total, tier, level = int(row["total"]), _TIERS[row["tier"]], row["level"]
         counts[row["status"]] += total
         types[row["type"]][row["status"]] += total
@@ -118,14 +102,35 @@ async def _count(tx: Tx, workspace: str, *, strict: bool) -> TaskCounts:
             tiers[tier] += total
             by_lane[row["lane"], row["status"], row["hold"]] += total
             depth[_LEVEL_OF[row["tier"]] if level == _NO_LEVEL else _LEVELS[level]] += total
-    tombstones = await tx.one("tombstone_count", workspace=workspace)
-    archived = {row["status"]: int(row["total"]) for row in await tx.all("archive_counts", workspace=workspace)}
+    rows_read = sum(counts.values())
+    for of, total in _of(kept, "tasks").items():
+        counts[of.status] += total
+        types[of.type][of.status] += total
+        by_tier[of.status, _TIERS[of.tier] if of.tier < len(_TIERS) else DEFAULT_TIER] += total
+    archived, erased = await _ended(tx, workspace, kept)
     plain = {name: dict(of_type) for name, of_type in types.items()}
-    erased = int(tombstones["total"]) if tombstones else 0
     later = await tx.one("scheduled_count", workspace=workspace)
-    scheduled = (int(later["total"]), later["next_at"]) if later else (0, None)
+    total, next_at = (int(later["total"]), later["next_at"]) if later else (0, None)
     by_state = (dict(tiers), erased, archived, dict(by_tier), depth, dict(by_lane))
-    return TaskCounts(tx.now, dict(counts), plain, *by_state, *scheduled)
+    return TaskCounts(tx.now, dict(counts), plain, *by_state, total, next_at, rows_read)
+
+
+async def _ended(tx: Tx, workspace: str, kept: Sums | None) -> tuple[dict[str, int], int]:
+    """Tasks in the archive by state, and those of which only a mark or a number is left."""
+    pruned = await tx.one("pruned_count", workspace=workspace)
+    if kept is None:
+        archived = {row["status"]: int(row["total"]) for row in await tx.all("archive_counts", workspace=workspace)}
+        marks = await tx.one("tombstone_count", workspace=workspace)
+        tombstones = int(marks["total"]) if marks else 0
+    else:
+        archived = {of.status: total for of, total in _of(kept, "archive").items()}
+        tombstones = _of(kept, "tombstones").total()
+    return archived, tombstones + (int(pruned["total"]) if pruned else 0)
+
+
+def _of(kept: Sums | None, place: str) -> Sums:
+    """What there is in one place; nothing is said of kinds of which there is none."""
+    return Counter({of: total for of, total in (kept or {}).items() if of.place == place and total})
 
 
 def _presence(agents: Sequence[Row]) -> dict[str, int]:

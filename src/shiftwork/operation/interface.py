@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from shiftwork.engine.api import Everyday
-from shiftwork.engine.claims_api import WorkerVerbs
+from shiftwork.engine.claims_api import Spawning, WorkerVerbs
+from shiftwork.model.outcome import Token
+from shiftwork.model.task import Failures, NewTask
+from shiftwork.operation.handle import TaskHandle
 
 if TYPE_CHECKING:
     from shiftwork.access.api import Tokens
@@ -62,6 +66,26 @@ class AnyQueue(Everyday, WorkerVerbs):
         Over HTTP a caller with a token goes by the token's name.
         """
         raise NotImplementedError
+
+    async def spawn(
+        self,
+        token: str | Token,
+        tasks: Sequence[NewTask | Mapping[str, Any]],
+        *,
+        wait: bool = False,
+        failures: Failures = "wait",
+        name: str | None = None,
+    ) -> list[TaskHandle[Any]]:
+        """Add subtasks to the task's own DAG. With `wait` its slot is released until they are done.
+
+        They are done when they are completed; with `failures="return"`, once they have ended, whatever the outcome.
+        The task's `failed_dependencies` then say which ended without success, and why.
+
+        With a `name` this happens once in the life of the task, like a step: called again, also by a later attempt, it
+        spawns nothing and answers with the same subtasks; where they are all done, `wait` gives nothing back.
+        """
+        made = await Spawning(self._executor).spawn(token, tasks, wait=wait, failures=failures, name=name)
+        return [TaskHandle.of(self, each) for each in made]
 
     async def close(self) -> None:
         """Finish running calls, then close the store or the connections."""

@@ -16,74 +16,20 @@ from shiftwork.artifacts.model import Artifact
 from shiftwork.artifacts.spool import Upload
 from shiftwork.engine import idempotency
 from shiftwork.engine import read as tasks
-from shiftwork.engine.claim_waiters import ClaimWaiters
 from shiftwork.engine.coalesce import Coalescer
 from shiftwork.engine.engine import Caller, Engine
-from shiftwork.engine.event_waiters import EventWaiters
-from shiftwork.engine.result_waiters import Kind, ResultWaiters
+from shiftwork.engine.result_waiters import Kind
 from shiftwork.model import check, ids
 from shiftwork.model.errors import AmbiguousId, InputError, NotFound, ShiftworkError, WorkspaceMoved
 from shiftwork.model.outcome import Outcome, Token, parse_token
-from shiftwork.observe.metrics_cache import MetricsCache, Tally
-from shiftwork.observe.status import TaskCounts
-from shiftwork.operation.declare import Operation, operation_of
+from shiftwork.operation.declare import Namespace, Operation, operation_of
+from shiftwork.operation.shared import Shared
 from shiftwork.search import short_ids
 from shiftwork.store import crash_points
 from shiftwork.store.store import Tx, Verb
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Shared:
-    """State of one open queue, shared by all its handles."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.claim_waiters = ClaimWaiters(engine.store)
-        self.result_waiters = ResultWaiters(engine.store)
-        self.event_waiters = EventWaiters(engine.store)
-        self.coalescers: dict[tuple[Any, ...], Coalescer[Any, Any]] = {}
-        self.claims_apart_until: dict[str, float] = {}
-        """By workspace, until when (on the loop's clock) claims are not joined, because none was plain."""
-        self.counting = asyncio.Lock()
-        self.counted: dict[str, TaskCounts] = {}
-        self.measured = MetricsCache()
-        self.tally = Tally(engine)
-        self.one_of_many = False
-        """Whether this is one database of a map, so that a workspace may have left it."""
-        self.left: set[str] = set()
-        """Workspaces known to be in another database now."""
-        self._under_way: set[asyncio.Future[Any]] = set()
-
-    def note_left(self, workspace: str) -> None:
-        """Record that a workspace has moved: its waiting calls continue on the other database."""
-        self.left.add(workspace)
-        self.claim_waiters.wake(frozenset())
-        self.result_waiters.wake_all()
-        self.event_waiters.wake_all()
-
-    def keep(self, future: asyncio.Future[Any]) -> None:
-        """Keep a background task alive until it ends."""
-        self._under_way.add(future)
-        future.add_done_callback(self._under_way.discard)
-
-    def record_claim(self, workspace: str, agent_id: str, *, got_work: bool) -> None:
-        """Count a claim call; counts are written periodically."""
-        if self.tally.record(workspace, agent_id, got_work=got_work):
-            self.keep(asyncio.ensure_future(self.tally.write()))
-
-    async def close(self) -> None:
-        await self.claim_waiters.close()
-        await self.result_waiters.close()
-        await self.event_waiters.close()
-        await self.drain()
-        await self.tally.close()
-        await self.engine.store.close()
-
-    async def drain(self) -> None:
-        if self._under_way:
-            await asyncio.gather(*self._under_way, return_exceptions=True)
 
 
 class Call:
@@ -384,6 +330,13 @@ def _positional(
     function: Callable[..., Coroutine[Any, Any, T]], call: Call, values: dict[str, Any], tx: Tx
 ) -> Coroutine[Any, Any, T]:
     return function(tx, call.engine, call.caller, call.workspace, **values)
+
+
+async def check_allowed(queue: Namespace) -> None:
+    """Raise where the token that a served caller came with opens the door no longer."""
+    executor = queue._executor  # noqa: SLF001  # whichever queue it is
+    if isinstance(executor, Call) and executor.caller.still_allowed is not None:
+        await executor.caller.still_allowed()
 
 
 def load_implementations() -> None:

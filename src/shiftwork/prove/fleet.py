@@ -79,7 +79,6 @@ class Fleet:
 
     def __init__(self, members: list[Member]) -> None:
         self.members = members
-        self.ended_by_itself = 0
 
     @property
     def controls(self) -> list[Controls]:
@@ -89,7 +88,7 @@ class Fleet:
     async def supervise(self) -> None:
         while True:
             for member in self.members:
-                self.ended_by_itself += await member.start_if_ended()
+                await member.start_if_ended()
             await asyncio.sleep(0.25)
 
 

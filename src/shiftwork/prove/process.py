@@ -95,7 +95,7 @@ def main(what: str, *rest: str) -> None:
         sys.argv = ["shiftwork", "serve", "--port", rest[0]]
         runpy.run_module("shiftwork", run_name="__main__")  # as users start it, after the clock was replaced
     else:
-        from shiftwork.prove.workload import worker  # noqa: PLC0415  # after the clock was replaced
+        from shiftwork.prove.fleet_handlers import worker  # noqa: PLC0415  # after the clock was replaced
         from shiftwork.worker.command import run_fast  # noqa: PLC0415  # likewise
 
         name, world = rest

@@ -17,6 +17,7 @@ from shiftwork.client import Client
 from shiftwork.model import ids
 from shiftwork.model.errors import StoreUnavailable
 from shiftwork.prove import proxy as proxies
+from shiftwork.prove import svg
 from shiftwork.prove.books import read_books
 from shiftwork.prove.faults import FAULTS, Permitted, excludes
 from shiftwork.prove.fleet import Fleet, fleet_on, free_port
@@ -398,3 +399,10 @@ class Trial:
 
 def _lines(file: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
+
+
+def throughput(outcome: Outcome) -> str:
+    """Draw the tasks completed per second, with the faults marked."""
+    rates = [(later.at_sec, rate_between(earlier, later)) for earlier, later in pairwise(outcome.samples)]
+    marks = [svg.Mark(each.at_sec, each.lasted_sec, each.fault) for each in outcome.occurrences if each.affected]
+    return svg.charts("Throughput while faults are injected", [svg.Series("tasks completed per second", rates)], marks)

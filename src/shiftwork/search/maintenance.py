@@ -1,6 +1,7 @@
 """Keeps the index of words behind the event log, in bounded batches, so that no verb pays for it.
 
-While the queue is busy a turn is short, so that the work has the processor; when it is quiet, the index catches up.
+In a burst nothing is written until the log is a few seconds ahead. While the queue is busy a turn is short, so that
+work has the processor; when it is quiet, the index catches up.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ BUSY = 5
 """Events that come during one batch and say that it is."""
 
 
+BURST = 1_000
+"""Events a second that say that work should have the whole processor. A search looks through as many itself."""
+
+LATE_SEC = 5.0
+"""In a burst the index may be this far behind before a turn is taken all the same."""
+
+
 async def elect(tx: Tx, _engine: Engine) -> Counts:
     """One process at a time reads on."""
     await tx.run("add_search_mark")
@@ -40,8 +48,11 @@ async def elect(tx: Tx, _engine: Engine) -> Counts:
 
 async def fill(engine: Engine) -> Counts:
     """Put what is new in the log into the index."""
+    newest, waits = await engine.store.read(functools.partial(_look, engine=engine))
+    if waits:
+        return {}
     total, page = 0, PAGE
-    turn = _Turn(engine.store, await engine.store.read(event_log.last))
+    turn = _Turn(engine.store, newest)
     for _ in range(MAX_PAGES):
         written = await _fill_page(engine, page)
         if written is None:
@@ -51,6 +62,16 @@ async def fill(engine: Engine) -> Counts:
         if await turn.is_over():
             break
     return {"indexed": total} if total else {}
+
+
+async def _look(tx: Tx, engine: Engine) -> tuple[int, bool]:
+    """The newest event, and whether a burst goes first: since the last look many came, and none is old."""
+    newest, (seen, at) = await event_log.last(tx), engine.log_seen
+    engine.log_seen = newest, tx.now
+    if not at or newest - seen < BURST * max(1.0, tx.now - at):
+        return newest, False
+    oldest = await tx.one("event_at", seq=await index.read_mark(tx) + 1)
+    return newest, oldest is not None and oldest["at"] > tx.now - LATE_SEC
 
 
 class _Turn:

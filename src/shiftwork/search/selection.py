@@ -8,12 +8,15 @@ import msgspec
 
 from shiftwork.engine import read
 from shiftwork.model.errors import InputError
-from shiftwork.model.states import STORED
+from shiftwork.model.states import FINAL, STORED
 from shiftwork.model.times import epoch
 from shiftwork.search import index
 from shiftwork.search.model import LEVELS, TaskFilter
 from shiftwork.search.policy import Terms, terms
 from shiftwork.store.store import Tx
+
+FEW_OPEN = 2_000
+"""So many tasks that have not ended are looked through for a page of them."""
 
 
 class Selection(NamedTuple):
@@ -22,13 +25,32 @@ class Selection(NamedTuple):
     parameters: dict[str, Any]
     searched: bool
     lag: int
+    is_open: bool
+    """Whether only states are asked for in which a task has not ended."""
 
     async def page(self, tx: Tx, after: str | None, count: int, *, newest: bool = False) -> list[str]:
         """Ids behind one, in the order of their creation."""
-        name = "list_newest_found_tasks" if newest else "list_found_tasks"
-        if not self.searched:
-            name = "list_newest_tasks" if newest else "list_tasks"
-        return [row["id"] for row in await tx.all(name, **self.parameters, after=after, count=count)]
+        given = {**self.parameters, "after": after, "count": count}
+        order = "list_newest" if newest else "list"
+        if self.searched:
+            rows = await tx.all(f"{order}_found_tasks", **given)
+        elif (few := await self._few(tx)) is not None:
+            rows = await tx.all(f"{order}_few_tasks", few=few, **given) if few else ()
+        else:
+            rows = await tx.all(f"{order}_tasks", **given)
+        return [row["id"] for row in rows]
+
+    async def _few(self, tx: Tx) -> list[tuple[str]] | None:
+        """All tasks in these states where they are few: else those that ended are read to find them."""
+        if not self.is_open:
+            return None
+        found = await tx.all(
+            "open_ids",
+            workspace=self.parameters["workspace"],
+            statuses=self.parameters["statuses"],
+            most=FEW_OPEN + 1,
+        )
+        return [(row["id"],) for row in found] if len(found) <= FEW_OPEN else None
 
     async def counts(self, tx: Tx) -> dict[str, int]:
         """How many there are in each state."""
@@ -43,6 +65,11 @@ class CheckedFilter(NamedTuple):
     where: TaskFilter
     statuses: list[str]
     terms: Terms | None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether nothing but states and a type is asked for, by which finished tasks are counted."""
+        return self.where == TaskFilter(status=self.where.status, type=self.where.type)
 
 
 def checked(where: TaskFilter) -> CheckedFilter:
@@ -74,7 +101,8 @@ async def select(tx: Tx, workspace: str, wanted: CheckedFilter, *, as_of: float 
         "any_status": not wanted.statuses,
         "statuses": msgspec.json.encode(wanted.statuses).decode(),
     }
+    is_open = bool(wanted.statuses) and FINAL.isdisjoint(wanted.statuses)
     if wanted.terms is None:
-        return Selection(parameters, searched=False, lag=0)
+        return Selection(parameters, searched=False, lag=0, is_open=is_open)
     found = await index.find(tx, workspace, wanted.terms)
-    return Selection({**parameters, **found.parameters}, searched=True, lag=found.lag)
+    return Selection({**parameters, **found.parameters}, searched=True, lag=found.lag, is_open=is_open)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 import math
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
@@ -31,7 +31,6 @@ from shiftwork.server.live import websocket
 from shiftwork.server.openapi import document
 from shiftwork.server.packing import packed
 from shiftwork.server.request_context import RequestContext
-from shiftwork.server.routes import ENDPOINTS
 from shiftwork.server.routing import Application, RouteTable
 from shiftwork.server.state import ServerState
 from shiftwork.views.view import View
@@ -47,15 +46,16 @@ _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _encoder = msgspec.json.Encoder(enc_hook=problem.encode)
 
 
-def build(state: ServerState) -> Starlette:
-    """The application of a server."""
-    apps = [(endpoint.method, endpoint.path, _EndpointApp(endpoint, state)) for endpoint in ENDPOINTS]
+def build(state: ServerState, endpoints: Sequence[Endpoint]) -> Starlette:
+    """The application of a server with these endpoints."""
+    apps = [(endpoint.method, endpoint.path, _EndpointApp(endpoint, state)) for endpoint in endpoints]
+    openapi = _Described(endpoints).answer
     app = Application(
         RouteTable(apps),
         routes=[
             *(Route(path, app, methods=[method]) for method, path, app in apps),
-            Route("/openapi.json", _openapi),
-            *(Route(f"/openapi/{name}.json", _openapi) for name in views.names() if name != views.NATIVE),
+            Route("/openapi.json", openapi),
+            *(Route(f"/openapi/{name}.json", openapi) for name in views.names() if name != views.NATIVE),
             WebSocketRoute("/ws", websocket),
             *pages.routes(),
         ],
@@ -67,17 +67,20 @@ def build(state: ServerState) -> Starlette:
     return app
 
 
-async def _openapi(request: Request) -> Response:
-    view = request.url.path.removeprefix("/openapi").strip("/").removesuffix(".json").strip(".")
-    described = _described(view or views.NATIVE, views.name_of(request.app.state.server.view))
-    headers = {"x-content-type-options": "nosniff"}
-    return packed(request, Response(described, 200, headers, "application/json"))
+class _Described:
+    """The OpenAPI documents, each built on the first request: it takes longer than the rest of a start."""
 
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._endpoints = endpoints
+        self._made: dict[tuple[str, str], bytes] = {}
 
-@functools.cache
-def _described(view: str, default: str) -> bytes:
-    """An OpenAPI document, built on the first request: it takes longer than the rest of a start."""
-    return _encoder.encode(document(ENDPOINTS, view, default))
+    async def answer(self, request: Request) -> Response:
+        named = request.url.path.removeprefix("/openapi").strip("/").removesuffix(".json").strip(".")
+        asked = named or views.NATIVE, views.name_of(request.app.state.server.view)
+        if asked not in self._made:
+            self._made[asked] = _encoder.encode(document(self._endpoints, *asked))
+        headers = {"x-content-type-options": "nosniff"}
+        return packed(request, Response(self._made[asked], 200, headers, "application/json"))
 
 
 class _EndpointApp:
@@ -218,8 +221,8 @@ class Answer(Response):
         self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        send_whole = scope.get("extensions", {}).get(WHOLE)
-        if send_whole is None or not send_whole(self.status_code, self.raw_headers, self.body):
+        whole = scope.get("extensions", {}).get(WHOLE)
+        if whole is None or not whole["send"](self.status_code, self.raw_headers, self.body):
             await super().__call__(scope, receive, send)
 
 

@@ -11,15 +11,7 @@ from shiftwork.model.errors import InputError, NotFound
 from shiftwork.operation.declare import Operation, operation_of, operations
 from shiftwork.operation.local import load_implementations
 from shiftwork.operation.parameters import SOMETHING
-from shiftwork.server import (  # noqa: F401  # register handlers and checks
-    call_facts,
-    claim_handler,
-    hook_handlers,
-    private_sinks,
-    reading,
-    runtime_handlers,
-    task_handlers,
-)
+from shiftwork.server import call_facts, reading
 from shiftwork.server.access_rules import rule_of
 from shiftwork.server.endpoint import Endpoint, Query, Raw, ViewQuery
 from shiftwork.server.handlers import check_of, served

@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from shiftwork import views
 from shiftwork.access.authenticator import Identity, require, workspace_for
 from shiftwork.engine import event_log
+from shiftwork.engine.api import Everyday
 from shiftwork.engine.engine import Caller
 from shiftwork.model import check
 from shiftwork.model.bounds import MAX_CLAIM_WAIT_SEC
@@ -50,6 +51,7 @@ from shiftwork.server.event_stream import (
     shown,
     subscription,
 )
+from shiftwork.server.handlers import serves
 from shiftwork.server.hub import Hub, Listener, Reader
 from shiftwork.server.request_context import RequestContext
 from shiftwork.server.state import ServerState
@@ -158,6 +160,7 @@ class Page:
         return EventPage(self.rows, last) if self.wanted.view is None else {"events": self.rows, "next": last}
 
 
+@serves(Everyday.events, query=EventQuery)
 async def events(context: RequestContext) -> Any:
     """A page, or a stream for anyone who accepts one."""
     if context.request.method == "GET" and "text/event-stream" in context.request.headers.get("accept", ""):

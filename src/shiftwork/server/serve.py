@@ -11,79 +11,35 @@ from contextlib import asynccontextmanager, suppress
 from types import FrameType
 from typing import Any
 
-import msgspec
 import uvicorn
 
 from shiftwork import views
-from shiftwork.access.authenticator import is_loopback
 from shiftwork.engine.engine import log as engine_log
 from shiftwork.maintenance.write_probe import ProcessHeartbeat
-from shiftwork.model.errors import InputError, StoreUnavailable
+from shiftwork.model.errors import StoreUnavailable
 from shiftwork.notifications import public_url
 from shiftwork.observe.maintenance_health import SERVER
 from shiftwork.queue import Queue
 from shiftwork.server import otlp_metrics
 from shiftwork.server.app import build
 from shiftwork.server.folder_watch import Watching, check_folder
+from shiftwork.server.options import STOP_GRACE_SEC, Options, check_options
 from shiftwork.server.rendering import LogFilter
-from shiftwork.server.replacing import Replacing, words
+from shiftwork.server.replacing import Replacing
+from shiftwork.server.routes import ENDPOINTS
 from shiftwork.server.sockets import WebSocketConnection
 from shiftwork.server.state import MovableClock, ServerState
 from shiftwork.upkeep import upkeep
-from shiftwork.wire.listening import address, check_guarded, listen
+from shiftwork.wire.listening import address, listen
 from shiftwork.wire.protocol import BoundedHttp
 
 log = logging.getLogger("shiftwork.server")
-STOP_GRACE_SEC = 20
 AGAIN_SEC = 1.0
 """How long after a try to reach a database of a map that is away the next one begins."""
 
 MAX_CONNECTIONS = 10_000
 MAX_MESSAGE = 65_536
 """Of what a WebSocket client sends: filters, no more."""
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How to serve."""
-
-    store: str
-    host: str = "127.0.0.1"
-    port: int = 8080
-    profile: str = "standard"
-    view: str | None = None
-    """In whose names callers are answered who name no view; None for those of the profile's document."""
-    tokens: bool = False
-    public_url: str | None = None
-    """Where people open the dashboard."""
-    test_clock: bool = False
-    maintenance: bool = True
-    on_below_minimum: str | None = None
-    """The command that is run while a workspace has fewer agents than it should."""
-    artifacts: str | None = None
-    """Where their bytes are stored; None for the folder next to a SQLite file."""
-    snapshots: str | None = None
-    """The folder into which they are taken."""
-    watch: str | None = None
-    """The folder whose files triggers may wait for."""
-    private_sinks: bool = False
-    """Whether sinks may be at addresses that are not public."""
-    secrets_key: str | None = None
-    """The file with the keys that secrets of sinks and hooks are encrypted with."""
-    claim_folders: tuple[str, ...] = ()
-    """The `.loki` folders that admins of workspaces may name in the setting `claim_folder`."""
-
-
-def check_options(options: Options) -> None:
-    """What would be open to the world must ask for tokens, and no one there may move the clock."""
-    if options.on_below_minimum is not None:
-        words(options.on_below_minimum)
-    if options.watch is not None:
-        check_folder(options.watch)
-    if options.public_url is not None:
-        public_url.checked(options.public_url)
-    check_guarded(options.host, "--host", tokens=options.tokens)
-    if options.test_clock and not is_loopback(options.host):
-        raise InputError("a clock that callers can move is for this machine only", where="--test-clock")
 
 
 @asynccontextmanager
@@ -166,7 +122,7 @@ class Server(uvicorn.Server):
         self._listening = listening
         super().__init__(
             uvicorn.Config(
-                build(state),
+                build(state, ENDPOINTS),
                 http=BoundedHttp,
                 ws=WebSocketConnection,
                 ws_max_size=MAX_MESSAGE,

@@ -20,8 +20,7 @@ from typing import NoReturn
 import msgspec
 
 from shiftwork.model.errors import InputError, ShiftworkError, from_dict
-from shiftwork.server import serve as serving
-from shiftwork.server.serve import Options, check_options
+from shiftwork.server.options import STOP_GRACE_SEC, Options, check_options
 from shiftwork.wire.listening import address, listen
 
 log = logging.getLogger("shiftwork.server")
@@ -29,7 +28,7 @@ READY = b"ready"
 CRASH_SEC = 5.0
 """A process that ends before it has lived this long has crashed at its start; then the next one waits."""
 MAX_BACKOFF_SEC = 30.0
-KILL_AFTER_SEC = serving.STOP_GRACE_SEC + 10.0
+KILL_AFTER_SEC = STOP_GRACE_SEC + 10.0
 MAX_REPORT_BYTES = 65_536
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -16,7 +16,7 @@ from shiftwork.model import check
 from shiftwork.model.errors import InputError, NotFound, ResultTimeout, TaskCancelled, TaskFailed
 from shiftwork.model.task import Name, NewTask, Task
 from shiftwork.operation.declare import Operation, operation_of
-from shiftwork.server import live, reading, spanning
+from shiftwork.server import reading, spanning
 from shiftwork.server.handlers import serves
 from shiftwork.server.request_context import RequestContext, plain
 
@@ -145,6 +145,3 @@ def with_tag(context: RequestContext, shown: Any, compared: Any, version: int | 
     if tag.removeprefix("W/") in known:
         return Response(status_code=304, headers={"etag": tag})
     return Response(msgspec.json.encode(shown), headers={"etag": tag}, media_type="application/json")
-
-
-serves(Everyday.events, query=live.EventQuery)(live.events)

@@ -12,7 +12,7 @@ import msgspec
 from shiftwork.model.errors import StoreNotEmpty
 from shiftwork.snapshots.row_batches import Batch, BatchSize, Schema, in_thread, pack
 from shiftwork.store import migrate
-from shiftwork.store.catalogue import SHARED_TABLES, Table, tables
+from shiftwork.store.catalogue import DISTRUST_COUNTS, SHARED_TABLES, Table, tables
 from shiftwork.store.postgres_connecting import open_connection
 from shiftwork.store.postgres_errors import translate
 from shiftwork.store.postgres_growth import tell_planner
@@ -154,6 +154,7 @@ class PostgresEnd:
                     sequence = await _sequence(self._connection, self._home, table)
                     await self._connection.execute("select setval($1::regclass, $2)", sequence, numbers[table.name])
             await self._connection.execute(qualify("delete from duties", self._home))
+            await self._connection.execute(qualify(DISTRUST_COUNTS, self._home))
             await self._connection.execute(
                 qualify(_RESTORED, self._home),
                 now,

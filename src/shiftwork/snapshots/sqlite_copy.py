@@ -13,7 +13,7 @@ import msgspec
 from shiftwork.model.errors import InputError, StoreNotEmpty, StoreUnavailable, StoreUnsuitable
 from shiftwork.snapshots.row_batches import Batch, BatchSize, Row, Schema, in_thread, pack
 from shiftwork.store import migrate
-from shiftwork.store.catalogue import SHARED_TABLES, Table, tables
+from shiftwork.store.catalogue import DISTRUST_COUNTS, SHARED_TABLES, Table, tables
 from shiftwork.store.sqlite_tx import translate
 
 BUSY_MS = 10_000
@@ -126,6 +126,7 @@ class SqliteEnd:
                 place = (table.name, numbers[table.name])
                 self._connection.execute("insert into sqlite_sequence (name, seq) values (?, ?)", place)
         self._connection.execute("delete from duties")
+        self._connection.execute(DISTRUST_COUNTS)
         self._connection.execute(
             "insert into duties (name, due_at, last_run_at, counts, runs) values ('restore', ?, ?, ?, 1)",
             (now, now, msgspec.json.encode(counts).decode()),

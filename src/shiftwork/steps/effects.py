@@ -9,14 +9,13 @@ import msgspec
 from shiftwork.dead_letters.operations import ReviewDecision, review
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import lock_claim, lock_live, refusal
-from shiftwork.engine.leases import STARTABLE, emit_for_claim
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import EffectInFlight, NotFound, ShiftworkError, WrongState
 from shiftwork.model.outcome import Token
-from shiftwork.model.states import CLAIMED_STATES, SETTLED
+from shiftwork.model.states import CLAIMED_STATES, SETTLED, SLOT_STATES
 from shiftwork.steps.model import Effect
 from shiftwork.steps.policy import Owner, status_of
 from shiftwork.store.store import Row, Tx
@@ -37,7 +36,7 @@ class EffectAnswer(NamedTuple):
 
 async def begin(tx: Tx, engine: Engine, caller: Caller, token: Token, name: str | None, key: str | None) -> Effect:
     """Record the intent to perform an action, unless another task was first."""
-    row = await lock_live(tx, engine, caller, token, STARTABLE)
+    row = await lock_live(tx, engine, caller, token, SLOT_STATES)
     place = {"workspace": row["workspace"], "key": key or await _own_key(tx, row, name or "")}
     claim = {"task": token.id, "fence": token.fence}
     while await tx.one("take_effect", **place, **claim, begun_by=token.text, now=tx.now) is None:
@@ -93,7 +92,7 @@ async def finish(
     took over.
     """
     row = await lock_claim(tx, caller, token)
-    error = refusal(engine, caller, token, row, STARTABLE)
+    error = refusal(engine, caller, token, row, SLOT_STATES)
     kept = None if row is None else await tx.one("lock_effect", workspace=row["workspace"], key=key)
     mine = kept is not None and (kept["task_id"], kept["fence"]) == (token.id, token.fence)
     if row is None or kept is None or not mine or not caller.may_write(row["holder"]):
@@ -117,7 +116,7 @@ async def _end(tx: Tx, kept: Row, result: str, *, happened: bool, actor: str | N
 
 async def _emit(tx: Tx, engine: Engine, caller: Caller, row: Row, effect: Row, status: str) -> None:
     work = UnitOfWork(tx, engine, caller)
-    emit_for_claim(work, row, "effect", fence=effect["fence"], data={"key": effect["key"], "status": status})
+    work.add_claim_event(row, "effect", fence=effect["fence"], data={"key": effect["key"], "status": status})
     await work.save_events()
 
 

@@ -15,11 +15,12 @@ from shiftwork.engine import read
 from shiftwork.engine.checked_reports import check_usage
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import lock_claim, lock_live, refusal
-from shiftwork.engine.leases import STARTABLE, Beat, emit_for_claim, heartbeat
+from shiftwork.engine.leases import Beat, heartbeat
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import check
 from shiftwork.model.errors import InputError, ShiftworkError, TooLarge
 from shiftwork.model.outcome import Token
+from shiftwork.model.states import SLOT_STATES
 from shiftwork.model.task import NO_USAGE, Usage, dollars, micros
 from shiftwork.operation.local import Call, implements, reading
 from shiftwork.settings.model import Bounds
@@ -172,7 +173,7 @@ async def list_effects(
 
 async def begin(tx: Tx, engine: Engine, caller: Caller, token: Token, name: str) -> Step:
     """The step stored by this or an earlier attempt; otherwise, it is in flight from now on."""
-    row = await lock_live(tx, engine, caller, token, STARTABLE)
+    row = await lock_live(tx, engine, caller, token, SLOT_STATES)
     kept = await tx.one("read_step", task=token.id, name=name)
     if kept is not None and (kept["done_at"] is not None or kept["fence"] == token.fence):
         return _step(kept, held=True)
@@ -188,7 +189,7 @@ async def complete(
 ) -> StepAnswer:
     """Store the step's result and book its cost; the first result wins, and one claim pays for it once."""
     row = await lock_claim(tx, caller, token)
-    if error := refusal(engine, caller, token, row, STARTABLE):
+    if error := refusal(engine, caller, token, row, SLOT_STATES):
         work = UnitOfWork(tx, engine, caller)
         await work.part(CostChanges).book_late(token, usage, last=False)
         await work.save()
@@ -272,7 +273,7 @@ def _added(kept: Row | None, usage: Usage) -> dict[str, int]:
 async def _emit(tx: Tx, engine: Engine, caller: Caller, row: Row, step: dict[str, Any], status: str) -> None:
     work = UnitOfWork(tx, engine, caller)
     event_data = {"name": step["name"], "place": step["place"], "status": status}
-    emit_for_claim(work, row, "step", fence=step["fence"], data=event_data)
+    work.add_claim_event(row, "step", fence=step["fence"], data=event_data)
     await work.save_events()
 
 

@@ -23,7 +23,7 @@ _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 _NEEDS = re.compile(r"\w+_needs_(\d{4})")
 _INDEX = re.compile(r"(create (?:unique )?index) (?:if not exists )?((\w+) on )(\w+)")
 _TABLE = re.compile(r"create table (?:if not exists )?(\w+)")
-_STATEMENT = re.compile(r"(?:\$\$.*?\$\$|[^;])+", re.DOTALL)
+_STATEMENT = re.compile(r"(?:\$\$.*?\$\$|create trigger [^;]*\bbegin\b.*?;\s*end\b|[^;])+", re.DOTALL)
 
 LEDGER = """
 create table if not exists migrations (

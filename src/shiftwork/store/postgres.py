@@ -40,7 +40,7 @@ from shiftwork.store.postgres_notices import Notices
 from shiftwork.store.postgres_opening import SET_LOCAL, connect, split_url
 from shiftwork.store.postgres_pool import Connections, give_up, roll_back
 from shiftwork.store.postgres_schema import PUBLIC
-from shiftwork.store.postgres_sessions import LostAnswers, SilentSessions, Waits, session_name
+from shiftwork.store.postgres_sessions import SessionWatch, session_name
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
 from shiftwork.store.stalls import StallDetector, passed
 from shiftwork.store.store import Clock, Row, Verb
@@ -418,21 +418,21 @@ class PostgresStore:
                 await self._measure_clock()
 
     async def _watch_sessions(self) -> None:
-        silence, lost, waits = SilentSessions(), LostAnswers(), Waits()
+        watch = SessionWatch()
         while True:
-            began = passed()
-            await asyncio.sleep(postgres_sessions.LOOK_EVERY_SEC)
-            if passed() - began > 1.5 * postgres_sessions.LOOK_EVERY_SEC:
-                # This process itself was suspended, so its own sessions look silent.
-                silence, lost = SilentSessions(), LostAnswers()
-            try:
-                await self._connections.return_spare()
-                async with self._notices.side_connection() as connection:
-                    await silence.end(connection)
-                    in_use = {used.get_server_pid(): used for used in self._connections.in_use}
-                    if in_use and not self._behind_pooler:  # a pooler gives sessions its own process ids
-                        if await lost.end(connection, in_use):
-                            self._doubted_at = passed()
-                        await waits.tell(connection, list(in_use))
-            except (asyncpg.PostgresError, *LOST) as error:
-                log.info("could not check for silent sessions: %s", error)
+            await watch.pause()
+            if not await self._look(watch):
+                await self._look(watch)  # over a new connection: a network may have dropped that one, too
+
+    async def _look(self, watch: SessionWatch) -> bool:
+        try:
+            await self._connections.return_spare()
+            async with self._notices.side_connection() as connection:
+                # On another way, to a pooler or a server named for wake-ups, their process ids mean something else.
+                known = self._connections.in_use if self.direct_dsn == self.dsn else []
+                if await watch.look(connection, known):
+                    self._doubted_at = passed()
+        except (asyncpg.PostgresError, *LOST) as error:
+            log.info("could not check for silent sessions: %s", error)
+            return False
+        return True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -55,8 +55,10 @@ where l.waitstart < clock_timestamp() - make_interval(secs => $2)"""
 
 UNHEARD = """
 select ours.pid, a.state_change from unnest($1::int[]) as ours(pid) left join pg_stat_activity a on a.pid = ours.pid
+  and a.usename = current_user and a.application_name = current_setting('application_name')
 where a.pid is null or a.wait_event = 'ClientRead'"""
-"""Sessions of ours that the server has ended, or that wait until we say more."""
+"""Sessions of ours that the server has ended, or does not know since it is a new primary, and those that wait until we
+say more."""
 
 END = "select count(*) from unnest($1::int[]) as silent(pid) where pg_terminate_backend(pid)"
 
@@ -126,16 +128,18 @@ class LostAnswers:
     def __init__(self) -> None:
         self._waited: set[tuple[Any, ...]] = set()
 
-    async def end(self, connection: Any, in_use: Mapping[int, Any]) -> bool:
-        """End the sessions of such calls and close their connections, so that the calls begin anew; if any were."""
-        answered = {pid: used.answered_at for pid, used in in_use.items()}
+    async def end(self, connection: Any, in_use: Mapping[int, Any], answered: Mapping[int, float]) -> bool:
+        """End the sessions of such calls and close their connections, so that the calls begin anew; if any were.
+
+        Connections are named by their sessions, each with the time of its last answer.
+        """
         async with connection.transaction():
             rows = await connection.fetch(UNHEARD, list(in_use))
             waiting = {(row["pid"], row["state_change"], answered[row["pid"]]) for row in rows}
-            lost = sorted(pid for pid, *_ in waiting & self._waited)
+            found = waiting & self._waited
             self._waited = waiting
-            if lost:
-                await connection.fetchval(END, lost)
+            await connection.fetchval(END, [pid for pid, since, _ in found if since is not None])
+        lost = sorted(pid for pid, *_ in found)
         for pid in lost:
             with suppress(asyncpg.InterfaceError):  # its call has ended meanwhile
                 in_use[pid].terminate()
@@ -168,6 +172,36 @@ class Waits:
                 row["query"],
             )
         self._reported = set(found)
+
+
+class SessionWatch:
+    """What a process sees when it looks at the sessions of its fleet, and does about it."""
+
+    def __init__(self) -> None:
+        self._waits = Waits()
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Compare with nothing that was seen before."""
+        self._silent, self._lost = SilentSessions(), LostAnswers()
+
+    async def pause(self) -> None:
+        """Until the next look. If this process itself stood still meanwhile, its own sessions look silent."""
+        began = passed()
+        await asyncio.sleep(LOOK_EVERY_SEC)
+        if passed() - began > 1.5 * LOOK_EVERY_SEC:
+            self.begin_anew()
+
+    async def look(self, connection: Any, in_use: Sequence[Any]) -> bool:
+        """Whether a network has lost what calls on the connections in use, or the answers to them, said."""
+        sessions = {used.get_server_pid(): used for used in in_use}
+        answered = {pid: used.answered_at for pid, used in sessions.items()}  # a call may end before the answer is here
+        await self._silent.end(connection)
+        if not sessions:
+            return False
+        lost = await self._lost.end(connection, sessions, answered)
+        await self._waits.tell(connection, list(sessions))
+        return lost
 
 
 def note_loss(lost: asyncio.Event, _connection: Any) -> None:

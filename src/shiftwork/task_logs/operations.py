@@ -12,7 +12,6 @@ import msgspec
 from shiftwork.engine import event_log, read
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import for_each, lock_claims, refusal
-from shiftwork.engine.leases import emit_for_claim
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import check, ids
 from shiftwork.model.errors import NotFound
@@ -90,7 +89,7 @@ async def write(tx: Tx, engine: Engine, caller: Caller, entries: Sequence[Entry]
             continue
         assert row is not None
         if kept := _fitting(entry.lines, sizes, row["id"], tx.now):
-            emit_for_claim(work, row, "message", fence=entry.token.fence, data={"kind": "log", "lines": kept})
+            work.add_claim_event(row, "message", fence=entry.token.fence, data={"kind": "log", "lines": kept})
         outcomes.append(Outcome(task_id, row["status"]))
     if grown := sorted((id_, size) for id_, size in sizes.items() if before.get(id_) != size):
         await tx.run("save_log_sizes", items=grown)

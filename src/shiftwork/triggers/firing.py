@@ -13,7 +13,7 @@ from shiftwork.engine.prepare import Plans, Prepared, prepare
 from shiftwork.engine.submit import DagFields, ceiling, lanes_of, submit
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import check, ids
-from shiftwork.model.errors import TooLarge
+from shiftwork.model.errors import NotFound, TooLarge
 from shiftwork.model.task import NewDag, NewTask, Submitted
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
@@ -22,7 +22,7 @@ from shiftwork.triggers import templates
 from shiftwork.triggers.model import Firing, Kind, Overlap, Source
 from shiftwork.triggers.policy import MAX_CHAIN_LENGTH
 from shiftwork.triggers.templates import Parameter
-from shiftwork.validation.operations import MAX_STEPS
+from shiftwork.validation.schema import MAX_STEPS_TOGETHER
 
 KEEP_FIRINGS_SEC = 30 * 86_400.0
 """How long a repeated delivery is recognized."""
@@ -64,6 +64,20 @@ class FiringCause(NamedTuple):
     depth: int = 0
     data: Mapping[str, Any] = {}
     by_hand: bool = False
+
+
+async def lock(tx: Tx, workspace: str, name: str) -> Row:
+    return _there(await tx.one("lock_trigger", workspace=workspace, name=name), name)
+
+
+async def find(tx: Tx, workspace: str, name: str) -> Row:
+    return _there(await tx.one("find_trigger", workspace=workspace, name=name), name)
+
+
+def _there(row: Row | None, name: str) -> Row:
+    if row is None:
+        raise NotFound(f"there is no trigger {name!r}", where="name")
+    return row
 
 
 def armed_trigger(row: Row) -> ArmedTrigger:
@@ -138,7 +152,7 @@ def _refuse_long_checks(tasks: Sequence[NewTask], resolver: Resolver) -> None:
         for task, each in schemas
         if each is not None and each.payload_schema is not None
     )
-    if steps > MAX_STEPS:
+    if steps > MAX_STEPS_TOGETHER:
         raise TooLarge("checking the payloads of this DAG against their types takes too long", where="dag.tasks")
 
 

@@ -29,9 +29,8 @@ from shiftwork.model.errors import (
 from shiftwork.operation.local import Call
 from shiftwork.store.store import Row, Tx
 from shiftwork.triggers import firing, policy
-from shiftwork.triggers.firing import ArmedTrigger, FiringCause, armed_trigger
+from shiftwork.triggers.firing import ArmedTrigger, FiringCause, armed_trigger, lock
 from shiftwork.triggers.model import Firing, Hook
-from shiftwork.triggers.operations import lock
 from shiftwork.triggers.policy import HookDelivery, Refused
 
 log = logging.getLogger("shiftwork.engine")

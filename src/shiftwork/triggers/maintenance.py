@@ -15,7 +15,7 @@ import msgspec
 from shiftwork.engine import event_log, read
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.unit_of_work import UnitOfWork
-from shiftwork.maintenance.jobs import BATCH, Counts
+from shiftwork.maintenance.model import BATCH, Counts
 from shiftwork.model import ids
 from shiftwork.model.errors import ConflictError, InputError
 from shiftwork.store.store import Row, Tx

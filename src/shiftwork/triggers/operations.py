@@ -16,7 +16,7 @@ from shiftwork.engine.dependencies import raise_cycle
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import check, graph
-from shiftwork.model.errors import ConflictError, InputError, NotFound
+from shiftwork.model.errors import ConflictError, InputError
 from shiftwork.operation.local import Call, implements, reading, transaction
 from shiftwork.settings.model import Bounds
 from shiftwork.settings.resolve import Resolver
@@ -29,7 +29,9 @@ from shiftwork.triggers.firing import (
     Template,
     armed_trigger,
     describe,
+    find,
     fire,
+    lock,
     prepare_all,
     shown,
 )
@@ -288,20 +290,6 @@ async def _emit(tx: Tx, engine: Engine, caller: Caller, workspace: str, verb: st
     work = UnitOfWork(tx, engine, caller)
     work.emit_for(workspace, verb, data={"trigger": name, **more})
     await work.save_events()
-
-
-async def lock(tx: Tx, workspace: str, name: str) -> Row:
-    return _there(await tx.one("lock_trigger", workspace=workspace, name=name), name)
-
-
-def _there(row: Row | None, name: str) -> Row:
-    if row is None:
-        raise NotFound(f"there is no trigger {name!r}", where="name")
-    return row
-
-
-async def find(tx: Tx, workspace: str, name: str) -> Row:
-    return _there(await tx.one("find_trigger", workspace=workspace, name=name), name)
 
 
 async def read(tx: Tx, workspace: str, name: str) -> Trigger:

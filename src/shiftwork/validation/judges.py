@@ -1,56 +1,40 @@
-"""Judges: creates a task that judges an output, for an agent with the capability `judge`."""
+"""Keeps an output until its verdict comes: from a judge, which is a task of its own, or from an agent's tests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import msgspec
-
-from shiftwork.engine.prepare import Prepared, prepare
+from shiftwork.engine import lease_policy
+from shiftwork.engine.prepare import Prepared
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.submit import DagFields, Origin, submit
 from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.limits.rate_limits import Limits
 from shiftwork.model import ids
-from shiftwork.model.task import Constraints, NewTask, Output, Spec
-from shiftwork.settings.resolve import Resolver
-from shiftwork.store.store import Row
+from shiftwork.model.outcome import Outcome
+from shiftwork.model.states import State
 from shiftwork.validation import policy as verdict
-
-_PROMPT = (
-    "Judge the output in the payload by the criteria there. Submit "
-    '{"verdict": "accept"} or {"verdict": "reject", "reasons": ["what is missing or wrong"]}.'
-)
+from shiftwork.validation.operations import Awaited
 
 
-def prepare_judge(row: Row, body: Mapping[str, Any], result: str, resolver: Resolver, now: float) -> Prepared:
-    """The judging task for a result; an error if it is not possible, as for an output that is too large."""
-    spec, output = body.get("spec") or {}, body.get("output") or {}
-    task_id = ids.show_task(row["id"])
-    new = NewTask(
-        type=verdict.JUDGE,
-        idempotency_key=f"{verdict.JUDGE}:{ids.token(task_id, row['fence'])}",
-        title=f"Judge the output of {task_id}",
-        payload={
-            "task_id": task_id,
-            "type": row["type"],
-            "title": body.get("title"),
-            "prompt": spec.get("prompt"),
-            "payload": body.get("payload", {}),
-            "criteria": output.get("validation_schema"),
-            "output": msgspec.json.decode(result),
-            "author": row["agent_id"],
-        },
-        spec=Spec(prompt=_PROMPT, constraints=Constraints(required_capabilities=[verdict.JUDGE])),
-        output=Output(type="json", validation="json-schema", validation_schema=verdict.JUDGE_SCHEMA),
-        priority=body.get("priority", 50),
-        deadline=body.get("deadline"),
-        created_by=f"agent:{row['agent_id']}",
+async def submit_result(work: UnitOfWork, awaited: Awaited) -> Outcome:
+    """Store an output until its verdict comes. Its author's slot is free and needs no more heartbeats."""
+    item, judge = awaited
+    row = (await work.lock([item.token.id]))[0]
+    settings = await work.settings_of(row)
+    limit = lease_policy.at_hand_in(
+        settings, timeout_sec=row.timeout_sec, run_until=row.run_until, judged=judge is not None, now=work.now
     )
-    return prepare(new, row["workspace"], resolver, now, "judge")
+    row.run_until = row.lease_check_at = limit
+    row.lease_until = None
+    work.part(Limits).hand_in(row)
+    path = work.move(row, "submit_output")
+    judge_id = None if judge is None else await _ask(work, row, judge)
+    await work.tx.insert("insert_outputs", [(row.id, row.fence, judge_id, item.stored, work.now)])
+    data = {"until": limit} if judge_id is None else {"until": limit, "judge": ids.show_task(judge_id)}
+    work.emit(row, "handed_in", path, fence=row.fence, data=data, actor=work.caller.for_agent(row.agent_id))
+    return Outcome(ids.show_task(row.id), State.VALIDATING.value, data=data)
 
 
-async def ask(work: UnitOfWork, row: TaskRow, judge: Prepared) -> str:
+async def _ask(work: UnitOfWork, row: TaskRow, judge: Prepared) -> str:
     """Submit a judging task; returns its UUID. It is not part of the judged task's DAG, whose end it must not delay.
 
     It uses the same budgets, and is accepted even by a full queue: finished work must be able to end.

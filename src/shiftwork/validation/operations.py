@@ -7,25 +7,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shiftwork.engine import lease_policy
 from shiftwork.engine.checked_reports import CheckedResult
 from shiftwork.engine.new_events import NewEvent
 from shiftwork.engine.prepare import Prepared
 from shiftwork.engine.unit_of_work import UnitOfWork, own_settings
-from shiftwork.limits.rate_limits import Limits
 from shiftwork.model import ids
 from shiftwork.model.errors import InputError, ReportRequired, ShiftworkError
-from shiftwork.model.outcome import Outcome
-from shiftwork.model.states import State
 from shiftwork.model.task import NewVerdict, Verdict
 from shiftwork.settings.model import Settings
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row
-from shiftwork.validation import judges, schema
+from shiftwork.validation import judge_task, schema
 from shiftwork.validation import policy as verdict
 
-MAX_STEPS = 4 * schema.MAX_STEPS
-"""The most validation steps in one transaction, which blocks a database with one writer."""
 QUEUE = "queue"
 """The author of the queue's own verdicts."""
 
@@ -52,7 +46,7 @@ class Checked:
         """Whether this output is validated in this transaction: the first always, others while steps are left."""
         before = self._steps
         self._steps += verdict.steps_of(output, item.result.data, item.result.text)
-        return before == 0 or self._steps <= MAX_STEPS
+        return before == 0 or self._steps <= schema.MAX_STEPS_TOGETHER
 
     def record(self, item: CheckedResult, found: Verdict | None) -> None:
         if found is None or found.passed:
@@ -87,7 +81,9 @@ async def check(work: UnitOfWork, items: Mapping[str, CheckedResult], rows: Mapp
             await _miss_report(work, row, item, settings, checked)
         elif method == "llm-judge" and found is None:
             try:
-                checked.awaited.append(Awaited(item, judges.prepare_judge(row, body, item.stored, resolver, work.now)))
+                checked.awaited.append(
+                    Awaited(item, judge_task.prepare_judge(row, body, item.stored, resolver, work.now))
+                )
             except InputError as error:  # no judge can be asked, and a later attempt would not change that
                 checked.record(item, Verdict(method, passed=False, by=QUEUE, at=work.now, reasons=[str(error)]))
         elif method == "test-pass" and found is None:
@@ -152,22 +148,3 @@ async def _miss_report(work: UnitOfWork, row: Row, item: CheckedResult, settings
         work.add_event(event)
     task_id = ids.show_task(row["id"])
     checked.refused.append((item, ReportRequired(f"{why} for task {task_id}", where="decision_report", booked=True)))
-
-
-async def submit_result(work: UnitOfWork, awaited: Awaited) -> Outcome:
-    """Store an output until its verdict comes. Its author's slot is free and needs no more heartbeats."""
-    item, judge = awaited
-    row = (await work.lock([item.token.id]))[0]
-    settings = await work.settings_of(row)
-    limit = lease_policy.at_hand_in(
-        settings, timeout_sec=row.timeout_sec, run_until=row.run_until, judged=judge is not None, now=work.now
-    )
-    row.run_until = row.lease_check_at = limit
-    row.lease_until = None
-    work.part(Limits).hand_in(row)
-    path = work.move(row, "submit_output")
-    judge_id = None if judge is None else await judges.ask(work, row, judge)
-    await work.tx.insert("insert_outputs", [(row.id, row.fence, judge_id, item.stored, work.now)])
-    data = {"until": limit} if judge_id is None else {"until": limit, "judge": ids.show_task(judge_id)}
-    work.emit(row, "handed_in", path, fence=row.fence, data=data, actor=work.caller.for_agent(row.agent_id))
-    return Outcome(ids.show_task(row.id), State.VALIDATING.value, data=data)

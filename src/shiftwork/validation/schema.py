@@ -14,6 +14,8 @@ from shiftwork.validation.expansion import DataLocation, Expansion, UnusableSche
 
 MAX_STEPS = 2_000_000
 """Steps of one validation, 15 ns each: the process and a transaction wait while it continues."""
+MAX_STEPS_TOGETHER = 4 * MAX_STEPS
+"""The most validation steps in one transaction, which blocks a database with one writer."""
 MAX_ERRORS = 5
 _UNIQUE_STEPS = 20
 _ERROR_STEPS = 700

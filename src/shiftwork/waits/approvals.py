@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from shiftwork.engine import dependents
-from shiftwork.engine.change import check_version
 from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.fence import check_version
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import ids, reasons

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.unit_of_work import UnitOfWork
-from shiftwork.maintenance.jobs import BATCH, Counts
+from shiftwork.maintenance.model import BATCH, Counts
 from shiftwork.store.store import Tx
 from shiftwork.waits import approvals as deciding
 from shiftwork.waits import open_waits as waiting

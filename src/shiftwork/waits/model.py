@@ -9,6 +9,8 @@ import msgspec
 from shiftwork.model.task import FailedDependency, Wait
 
 Kind = Literal["approval", "question"]
+WAITS = frozenset({"time", "signal", "person"})
+"""Holds of a pending task that has an open wait, by its kind."""
 
 
 class WaitResult(msgspec.Struct, frozen=True):

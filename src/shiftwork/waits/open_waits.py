@@ -64,15 +64,9 @@ async def claimed(work: UnitOfWork, token: Token, *, need_running: bool) -> Task
     return (await work.lock([token.id]))[0]
 
 
-async def count_waiting(work: UnitOfWork, root_id: str) -> int:
-    """The number of open edges and open waits of a lineage."""
-    (counted,) = await work.tx.all("count_waiting", items=[(root_id,)])
-    return int(counted["open"])
-
-
 async def suspend(work: UnitOfWork, row: TaskRow, event_data: Mapping[str, Any]) -> None:
     """Free the slot until nothing is awaited; costs no attempt."""
-    row.waiting = await count_waiting(work, row.root_id)
+    row.waiting = await dependents.count_waiting(work, row.root_id)
     row.expires_at = None  # it has started, and continues
     fence, actor = row.fence, work.caller.for_agent(row.agent_id)
     settings = await work.settings_of(row)

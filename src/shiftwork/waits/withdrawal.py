@@ -5,9 +5,7 @@ from __future__ import annotations
 from shiftwork.engine.unit_of_work import Participant
 from shiftwork.model.states import FINAL, State
 from shiftwork.model.task import SCHEDULED
-
-WAITS = frozenset({"time", "signal", "person"})
-"""Holds of a pending task that has an open wait, by its kind."""
+from shiftwork.waits.model import WAITS
 
 
 class Withdrawals(Participant):

@@ -19,7 +19,7 @@ MIN_BODY = 262_144
 """This much of a body must arrive in that time, or the rest of it."""
 
 WHOLE = "shiftwork.whole"
-"""The extension of the scope that sends an answer of which all is there: see `send_whole`."""
+"""The extension of the ASGI scope whose `send` is `send_whole`."""
 
 _NOT_HTTP = Problem(
     type="/errors/malformed",
@@ -115,7 +115,7 @@ class BoundedHttp(HttpToolsProtocol):
             raise HeadTooLarge
         self._beside = 0
         super().on_headers_complete()
-        self.scope["extensions"] = {WHOLE: functools.partial(send_whole, self.cycle)}
+        self.scope["extensions"] = {WHOLE: {"send": functools.partial(send_whole, self.cycle)}}
 
     def on_body(self, body: bytes) -> None:
         self._beside = 0

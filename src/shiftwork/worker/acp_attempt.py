@@ -19,7 +19,7 @@ from shiftwork.model.reports import Instruction
 from shiftwork.worker import exits, program
 from shiftwork.worker.attempt import CommandAttempt
 from shiftwork.worker.context import Done, Fail, Release, Suspended
-from shiftwork.worker.delivery import clean
+from shiftwork.worker.error_text import clean
 from shiftwork.worker.group import Group
 from shiftwork.worker.output import MAX_BYTES, MAX_INPUT_LENGTH, AgentMessage, Final, ParsedEvent, Tokens
 

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, overload
@@ -25,8 +25,8 @@ from shiftwork.task_logs.model import MAX_LINE, LogLevel, NewLogLine
 from shiftwork.task_types.typed_task import OneInput
 from shiftwork.worker import mapping, usage_scope
 from shiftwork.worker.content import Content
-from shiftwork.worker.delivery import clean
 from shiftwork.worker.durable import Durable, persist
+from shiftwork.worker.error_text import clean
 from shiftwork.worker.inbox import Inbox
 from shiftwork.worker.log_sending import LogSender
 from shiftwork.worker.trials import run_tests
@@ -527,3 +527,7 @@ def _subtask(task: Task) -> Subtask:
     if result is None:
         return Subtask(task.id, task.type, task.status, None, None)
     return Subtask(task.id, task.type, task.status, result.data, result.error, result.text)
+
+
+Handler = Callable[[Context], Awaitable[Any]] | Callable[[Context], Any]
+"""What works on tasks of one type."""

@@ -12,8 +12,7 @@ from shiftwork.model.times import Duration, seconds
 from shiftwork.task_types.model import Options, TypeOptions
 from shiftwork.task_types.signature import Signature
 from shiftwork.task_types.typed_task import TypedTask
-from shiftwork.worker.calling import Handler
-from shiftwork.worker.context import Context
+from shiftwork.worker.context import Context, Handler
 from shiftwork.worker.lifespan import Enter, Lifespan
 from shiftwork.worker.typed_handlers import check_handler, handler_of
 

@@ -27,6 +27,7 @@ from shiftwork.model.errors import (
 from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.reports import TaskFailure
 from shiftwork.operation.interface import AnyQueue
+from shiftwork.worker.error_text import clean, describe
 from shiftwork.worker.outbox import Outbox, StoredResult
 from shiftwork.worker.task_log import dollars, duration
 
@@ -188,7 +189,7 @@ class ResultDelivery:
                 if isinstance(error, ShiftworkError) or kept.result is None:
                     raise
                 log.exception("cannot submit the result of %s", kept.token)
-                kept = _refused(kept, InputError(f"{type(error).__name__}: {_words(error)}"))
+                kept = _refused(kept, InputError(describe(error)))
             else:
                 return True, None if outcome is None else outcome.status
 
@@ -239,16 +240,3 @@ def plain(found: F) -> F:
     """A failure with text that every store can hold; one without a reason is a crash."""
     reason, error = clean(found.reason, MAX_NAME) or reasons.CRASH, clean(found.error, MAX_ERROR_LENGTH)
     return msgspec.structs.replace(found, reason=reason, error=error)
-
-
-def clean(text: object, limit: int) -> str:
-    """Text that every store can hold, even of an object whose `__str__` fails."""
-    plain = text if isinstance(text, str) else "" if text is None else _words(text)
-    return plain.replace("\0", "").encode("utf-8", "replace").decode()[:limit]
-
-
-def _words(value: object) -> str:
-    try:
-        return str(value)
-    except Exception:  # noqa: BLE001  # the user's own __str__
-        return type(value).__name__

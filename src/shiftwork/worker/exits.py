@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from shiftwork.model import reasons
 from shiftwork.providers import provider_limits
 from shiftwork.worker.context import Done, Fail
-from shiftwork.worker.delivery import clean
+from shiftwork.worker.error_text import clean
 from shiftwork.worker.output import MAX_BYTES, Final
 from shiftwork.worker.provider_errors import local_zone
 

@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any, Generic, TypeVar
 
 from shiftwork.model.errors import InputError, LifespanFailed
-from shiftwork.worker.calling import describe
 from shiftwork.worker.context import Context
+from shiftwork.worker.error_text import describe
 
 log = logging.getLogger("shiftwork.worker")
 T = TypeVar("T")

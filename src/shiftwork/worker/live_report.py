@@ -13,7 +13,7 @@ import msgspec
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreError
 from shiftwork.providers.limit_signal import PROVIDER_WINDOW, WindowState
 from shiftwork.worker.context import Context
-from shiftwork.worker.delivery import clean
+from shiftwork.worker.error_text import clean
 from shiftwork.worker.output import AgentMessage, Spent, Transcript
 
 log = logging.getLogger("shiftwork.worker")

@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -18,7 +18,8 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from shiftwork.agents import known_process as processes
-from shiftwork.model.reports import TaskFailure, TaskResult
+from shiftwork.model.outcome import Token
+from shiftwork.model.reports import Completion, Failure, TaskFailure, TaskResult
 
 log = logging.getLogger("shiftwork.worker")
 
@@ -32,6 +33,24 @@ class StoredResult(msgspec.Struct, forbid_unknown_fields=True):
     """The failure, if there is no result."""
     by: processes.Process | None = None
     """The process that wrote it."""
+
+
+class PendingResult(msgspec.Struct, eq=False):
+    """A finished attempt to be sent to the queue."""
+
+    claim: Token
+    report: Completion | Failure
+    once_accepted: Callable[[], None] | None = None
+    failed: bool = False
+    """Whether the report is a `Failure`, cached because it is checked so often."""
+    since: float = 0.0
+    answered: bool = False
+
+    def kept(self) -> StoredResult:
+        """The form in which it is stored and retried."""
+        if isinstance(self.report, Failure):
+            return StoredResult(self.claim.text, failure=TaskFailure(**self.report.fields()))
+        return StoredResult(self.claim.text, TaskResult(**self.report.fields()))
 
 
 def default_folder(store: str, kind: str = "outbox") -> Path | None:

@@ -13,7 +13,7 @@ from typing import Any
 from shiftwork.model import reasons
 from shiftwork.providers import provider_limits
 from shiftwork.providers.reset_times import MAX_SEC
-from shiftwork.worker.delivery import clean
+from shiftwork.worker.error_text import clean
 
 MAX_CAUSES = 5
 MAX_HEADERS = 40

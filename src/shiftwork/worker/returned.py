@@ -13,7 +13,7 @@ from shiftwork import tracing
 from shiftwork.model.reports import Completion
 from shiftwork.worker import gen_ai
 from shiftwork.worker.context import Context, Done, Fail, Release, Suspended
-from shiftwork.worker.sending import PendingResult
+from shiftwork.worker.outbox import PendingResult
 from shiftwork.worker.slots import RunningHandler
 
 

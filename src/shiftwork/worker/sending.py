@@ -13,38 +13,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import groupby
 from typing import Any, cast
 
-import msgspec
-
 from shiftwork.model.errors import ConflictError, NotFound, ShiftworkError
 from shiftwork.model.outcome import Outcome, Token
-from shiftwork.model.reports import Completion, Failure, TaskFailure, TaskResult
+from shiftwork.model.reports import Completion, Failure
 from shiftwork.operation.interface import AnyQueue
-from shiftwork.worker.calling import in_log
 from shiftwork.worker.delivery import KEEP_AFTER_SEC, ResultDelivery, Summary, plain
+from shiftwork.worker.error_text import in_log
 from shiftwork.worker.log_sending import LogSender
-from shiftwork.worker.outbox import StoredResult
+from shiftwork.worker.outbox import PendingResult
 
 log = logging.getLogger("shiftwork.worker")
 MAX_SIZE = 500
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
-
-
-class PendingResult(msgspec.Struct, eq=False):
-    """A finished attempt to be sent to the queue."""
-
-    claim: Token
-    report: Completion | Failure
-    once_accepted: Callable[[], None] | None = None
-    failed: bool = False
-    """Whether the report is a `Failure`, cached because it is checked so often."""
-    since: float = 0.0
-    answered: bool = False
-
-    def kept(self) -> StoredResult:
-        """The form in which it is stored and retried."""
-        if isinstance(self.report, Failure):
-            return StoredResult(self.claim.text, failure=TaskFailure(**self.report.fields()))
-        return StoredResult(self.claim.text, TaskResult(**self.report.fields()))
 
 
 class Sender:

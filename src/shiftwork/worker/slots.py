@@ -16,7 +16,7 @@ from shiftwork.operation.stepping import Unfinished
 from shiftwork.worker.ahead import LATE_SEC, ClaimAhead
 from shiftwork.worker.context import Context
 from shiftwork.worker.heartbeat import Ending
-from shiftwork.worker.sending import PendingResult
+from shiftwork.worker.outbox import PendingResult
 
 TURN_SEC = 0.005
 """How long handlers that never suspend may run in a row before the event loop continues."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftwork.validation.commands import Trial
-from shiftwork.worker.delivery import clean
+from shiftwork.worker.error_text import clean
 from shiftwork.worker.group import Group
 
 MAX_OUTPUT = 65_536

@@ -17,8 +17,7 @@ from shiftwork.operation.interface import AnyQueue
 from shiftwork.task_types.codecs import DoesNotFit
 from shiftwork.task_types.typed_task import TypedTask
 from shiftwork.worker import threads
-from shiftwork.worker.calling import Handler
-from shiftwork.worker.context import Context, Done, Fail
+from shiftwork.worker.context import Context, Done, Fail, Handler
 
 log = logging.getLogger("shiftwork.worker")
 DECLARE_AGAIN_SEC = 60.0

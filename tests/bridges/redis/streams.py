@@ -9,7 +9,7 @@ from shiftwork import Queue, views
 from shiftwork.compat.bridges.redis.bridge_context import BridgeContext, connect
 from shiftwork.compat.bridges.redis.foreign import ForeignGroup
 from shiftwork.compat.bridges.redis.orchestrator import Options, Orchestrator
-from shiftwork.compat.external.published import Bridge
+from shiftwork.compat.external.model import Bridge
 
 TASK, RESULT, DLQ, GROUP = "stream:task", "stream:result", "stream:dlq", "cg:workers"
 Entry = tuple[str, dict[str, str]]

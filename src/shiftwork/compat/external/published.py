@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from shiftwork.accounts.choice import AccountUse
 from shiftwork.budgets.allocator import BudgetAllocator, open_allocator
+from shiftwork.compat.external.model import Bridge, Offer, StreamDelivery
 from shiftwork.engine import finish
 from shiftwork.engine.claim import assign, eligible, find_claimer, lock_claimer
 from shiftwork.engine.decide import Decision, after_failure, after_loss, after_takeover
@@ -30,31 +30,6 @@ from shiftwork.model.states import State
 from shiftwork.model.task import PUBLISHED
 from shiftwork.providers.provider_limits import ClassifiedFailure
 from shiftwork.store.store import Row, Tx
-
-
-class Bridge(NamedTuple):
-    """Who carries work over: its name, the group of workers it speaks for, and what of the work is for them."""
-
-    workspace: str
-    name: str
-    group: str
-    types: tuple[str, ...] | None = None
-    capabilities: tuple[str, ...] = ()
-
-
-class Offer(NamedTuple):
-    """One entry of a stream, as verbs name it."""
-
-    task_id: str
-    number: int
-
-
-class StreamDelivery(NamedTuple):
-    """An entry that someone has taken."""
-
-    offer: Offer
-    message_id: str
-    consumer: str
 
 
 async def publish(tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, ahead: int) -> int:

@@ -65,6 +65,14 @@ select found.*, locked.* from (
     exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed') as tripped
 ) as found left join locked on true
 
+-- name: lock_ends
+-- As `lock_tasks`, with what `lock_what_ends_touch` reads besides DAGs. All that a live claim has taken was committed before
+-- its token was returned.
+-- rows items: id uuid
+select t.*, exists (select 1 from serials) as serialized, exists (select 1 from limit_claims) as limited,
+  exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed') as tripped
+from {items} join tasks t on t.id = items.id order by t.id {postgres: for update of t}
+
 -- name: lock_dags
 -- rows items: id uuid
 select d.* from {items} join dags d on d.id = items.id order by d.id {postgres: for update of d}

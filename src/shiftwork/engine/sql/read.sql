@@ -23,6 +23,9 @@ select p.* from {items} join progress p on p.task_id = items.id
 -- rows items: id uuid
 select d.* from {items} join dead_letters d on d.task_id = items.id order by d.task_id, d.round
 
+-- part: asked_states
+(select {postgres: jsonb_array_elements_text(cast(:statuses as jsonb))}{sqlite: value from json_each(:statuses)})
+
 -- part: filtered
 (cast(:type as text) is null or t.type = :type)
 and (cast(:agent as text) is null or t.agent_id = :agent or t.target_agent_id = :agent)
@@ -36,7 +39,35 @@ and (cast(:reason as text) is null or t.failure_reason = :reason)
 and (cast(:least as {postgres: double precision}{sqlite: real}) is null or t.priority >= :least)
 and (cast(:most as {postgres: double precision}{sqlite: real}) is null or t.priority < :most)
 and (cast(:as_of as {postgres: double precision}{sqlite: real}) is null or t.created_at <= :as_of)
-and (:any_status or t.status in (select {postgres: jsonb_array_elements_text(cast(:statuses as jsonb))}{sqlite: value from json_each(:statuses)}))
+and (:any_status or t.status in {asked_states})
+
+-- name: open_ids
+-- Tasks in these states, of which none has ended: not in order, and each from the smallest index that has it.
+select t.id from lanes l join tasks t on t.lane = l.id and t.status = 'ready' and t.hold is null
+where l.workspace = :workspace and 'ready' in {asked_states}
+union all
+select t.id from tasks t
+where t.status in ('claimed', 'running', 'validating') and t.workspace = :workspace and t.status in {asked_states}
+union all
+select t.id from tasks t
+where (t.status in ('pending', 'waiting_approval', 'retrying', 'failed', 'dead_lettered') or (t.status = 'ready' and t.hold is not null))
+  and t.workspace = :workspace and t.status in {asked_states}
+limit :most
+
+-- name: list_few_tasks
+-- A page of these tasks, oldest first.
+-- rows few: id uuid
+select t.id from {few} join tasks t on t.id = few.id
+where t.workspace = :workspace and (cast(:after as {postgres: uuid}{sqlite: text}) is null or t.id > :after)
+  and {filtered}
+order by t.id limit :count
+
+-- name: list_newest_few_tasks
+-- rows few: id uuid
+select t.id from {few} join tasks t on t.id = few.id
+where t.workspace = :workspace and (cast(:after as {postgres: uuid}{sqlite: text}) is null or t.id < :after)
+  and {filtered}
+order by t.id desc limit :count
 
 -- name: list_tasks
 -- A page of tasks by id, oldest first, through whichever filters are given.

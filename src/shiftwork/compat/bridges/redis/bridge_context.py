@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from shiftwork.compat.bridges.redis.fields import GROUP, READERS, Streams
 from shiftwork.compat.bridges.redis.stream_state import NOTHING, MessageId, StreamState, after, parse
-from shiftwork.compat.external.published import Bridge
+from shiftwork.compat.external.model import Bridge
 from shiftwork.engine.engine import Caller
 from shiftwork.model.bounds import MAX_NAME
 from shiftwork.model.errors import InputError

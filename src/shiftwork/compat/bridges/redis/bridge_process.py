@@ -16,7 +16,7 @@ from shiftwork.compat.bridges.redis.foreign import ForeignGroup
 from shiftwork.compat.bridges.redis.orchestrator import Options as Looking
 from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
 from shiftwork.compat.bridges.redis.reclaiming import Way
-from shiftwork.compat.external.published import Bridge
+from shiftwork.compat.external.model import Bridge
 from shiftwork.model.errors import RedisUnavailable, ShiftworkError
 from shiftwork.queue import Queue
 

@@ -13,7 +13,8 @@ from shiftwork.compat.bridges.redis.bridge_context import PAGE, BridgeContext
 from shiftwork.compat.bridges.redis.fields import GROUP
 from shiftwork.compat.bridges.redis.reclaiming import Way
 from shiftwork.compat.bridges.redis.stream_state import Findings, Rules, StreamState, assess
-from shiftwork.compat.external.published import Offer, StreamDelivery, deliver, give_up, reclaim
+from shiftwork.compat.external.model import Offer, StreamDelivery
+from shiftwork.compat.external.published import deliver, give_up, reclaim
 from shiftwork.limits import gates
 
 VISIBILITY_TIMEOUT_S = 300.0

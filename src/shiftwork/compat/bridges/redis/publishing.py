@@ -9,7 +9,8 @@ import msgspec
 from shiftwork.compat.bridges.redis import scripts
 from shiftwork.compat.bridges.redis.bridge_context import BridgeContext
 from shiftwork.compat.bridges.redis.fields import GROUP, Order, task_out
-from shiftwork.compat.external.published import Offer, publish, withdraw
+from shiftwork.compat.external.model import Offer
+from shiftwork.compat.external.published import publish, withdraw
 from shiftwork.model import ids
 from shiftwork.store.store import Row
 

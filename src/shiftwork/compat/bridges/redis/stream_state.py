@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from shiftwork.compat.external.published import Offer, StreamDelivery
+from shiftwork.compat.external.model import Offer, StreamDelivery
 from shiftwork.model.states import CLAIMED_STATES, State
 from shiftwork.model.task import PUBLISHED
 from shiftwork.store.store import Row
