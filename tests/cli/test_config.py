@@ -89,7 +89,7 @@ def test_broken_file_is_not_read_where_the_store_is_named(project: Path) -> None
     write(project, "store =")
     assert shiftwork("submit", "code", "--store", f"sqlite:///{project}/named.db").code == 0
     shown = shiftwork("config", "--store", f"sqlite:///{project}/named.db")
-    assert "not read: --store names the store" in shown.out
+    assert "not used: --store names the store" in shown.out
 
 
 @pytest.mark.parametrize(

@@ -395,7 +395,7 @@ async def test_refused_credentials_without_an_account_are_not_retried(queue: Que
     (taken,) = (await queue.claims.request("nameless")).assignments
     await queue.fail(taken.token, None, "Invalid API key · Please run /login")
     assert (await queue.get(task)).status == "dead_lettered"
-    assert (await queue.explain(task)).holds[0].what == "auth_failure is not tried again"
+    assert (await queue.explain(task)).holds[0].what == "auth_failure is not retried"
     assert await resting(queue) == []
 
 

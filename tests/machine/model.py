@@ -381,7 +381,7 @@ class Model:
         self.retry(task)
 
     def wait(self, task: Lineage, labels: Iterable[str]) -> None:
-        """The holder gives its slot back until these are done."""
+        """The holder frees its slot until these are done."""
         task.let_go()
         for label in labels:
             task.dependencies[label] = self.status_of(label) == "completed"

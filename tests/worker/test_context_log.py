@@ -139,5 +139,5 @@ async def test_lines_logged_too_fast_are_counted(shop: Queue) -> None:
     await sender.send()
     found = await logged(shop, made.id)
     assert len(found) == MAX_WAITING + 1
-    assert found[-1] == ("warning", "[7 lines were logged too fast and are left out]")
+    assert found[-1] == ("warning", "[7 lines were logged too fast and left out]")
     assert sender.is_empty

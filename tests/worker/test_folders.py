@@ -112,7 +112,7 @@ def test_consecutive_text_is_joined_and_its_end_kept() -> None:
     for part in ("a" * 3_000, "b" * 3_000):
         words.add(AgentMessage("text", part))
     left_out, found = words.take()
-    assert left_out.text == "[2000 characters are left out]"
+    assert left_out.text == "[2000 characters left out]"
     assert found.text == "a" * (MAX_MESSAGE_LENGTH - 3_000) + "b" * 3_000
     assert words.take() == []
 
@@ -122,7 +122,7 @@ def test_only_the_last_of_many_messages_are_kept() -> None:
     for number in range(MAX_MESSAGES + 5):
         words.add(AgentMessage("tool_call", str(number)))
     found = words.take()
-    assert found[0].text == "[5 characters are left out]"
+    assert found[0].text == "[5 characters left out]"
     assert [message.text for message in found[1:]] == [str(number) for number in range(5, MAX_MESSAGES + 5)]
 
 
