@@ -75,12 +75,11 @@ async def _begin(store: Store) -> None:
         await store.run(lambda tx: tx.run("add_count_mark", read_to=newest))
 
 
-async def make_whole(store: Store) -> bool:
-    """Read everything where the sums are not known; answers whether they were set right."""
+async def make_whole(store: Store) -> None:
+    """Read everything where the sums are not known."""
     mark = await store.read(read_mark)
-    if mark is None or mark.whole:
-        return False
-    return await repair(store)
+    if mark is not None and not mark.whole:
+        await repair(store)
 
 
 async def repair(store: Store) -> bool:

@@ -60,8 +60,8 @@ async def elect_counter(_tx: Tx, _engine: Engine) -> Counts:
 async def count_tasks(engine: Engine) -> Counts:
     """Add what ended to the sums of finished tasks; read all of them only where the sums are not known."""
     counted = await kept_counts.advance(engine.store)
-    repaired = await kept_counts.make_whole(engine.store)
-    return {"counted": counted, "recounted": int(repaired)} if counted or repaired else {}
+    await kept_counts.make_whole(engine.store)
+    return {"counted": counted} if counted else {}
 
 
 async def check_store(tx: Tx, engine: Engine) -> Counts:
