@@ -70,4 +70,4 @@ def test_unsetting_claim_folder_ends_two_way_mode(terminal: Terminal, tmp_path: 
 
 def test_bridge_is_refused_through_a_server(terminal: Terminal, tmp_path: Path) -> None:
     done = terminal.run("--store", "http://127.0.0.1:9", "bridge", "loki", str(tmp_path), "--once")
-    assert (done.code, "not through a server" in done.err) == (2, True)
+    assert (done.code, "not a server" in done.err) == (2, True)

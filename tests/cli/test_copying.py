@@ -59,10 +59,10 @@ def test_queue_is_copied_there_and_back(each_terminal: Terminal, tmp_path: Path)
     [
         ("copy {store} {store}", ExitCode.CONFLICT, "the queue is not empty"),
         ("copy sqlite:///nothing.db sqlite:///new.db", ExitCode.UNAVAILABLE, "there is no queue"),
-        ("copy http://127.0.0.1:1 {store}", ExitCode.USAGE, "not through a server"),
-        ("copy {store} http://127.0.0.1:1", ExitCode.USAGE, "not through a server"),
+        ("copy http://127.0.0.1:1 {store}", ExitCode.USAGE, "not a server"),
+        ("copy {store} http://127.0.0.1:1", ExitCode.USAGE, "not a server"),
         ("restore nothing.snapshot", ExitCode.UNAVAILABLE, "cannot be read"),
-        ("restore nothing.snapshot --store http://127.0.0.1:1", ExitCode.USAGE, "not through a server"),
+        ("restore nothing.snapshot --store http://127.0.0.1:1", ExitCode.USAGE, "not a server"),
         ("snapshot --to nowhere/a.snapshot", ExitCode.UNAVAILABLE, "cannot be written"),
     ],
 )

@@ -228,7 +228,7 @@ def test_silent_bridge_with_entries_under_way_is_found(
     assert findings(terminal, "bridges") == []
     monkeypatch.setattr("shiftwork.cli.doctor.BRIDGE_SILENT_SEC", -1.0)
     (away,) = findings(terminal, "bridges")
-    assert "1 entries under way" in away["what"]
+    assert "1 open entries" in away["what"]
 
 
 def test_clock_that_went_back_is_found(each_terminal: Terminal) -> None:
