@@ -466,7 +466,7 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     "notifications/policy.py:_LETTER": Pattern(("a@",), largest=2_000),
     "notifications/policy.py:_SERVICE": Pattern(("a://", "a"), largest=2_000),
     "notifications/policy.py:_NUMBER": Pattern(("0x",), largest=2_000),
-    "access/operations.py:_SECRET": Pattern(("sw_",)),
+    "access/authenticator.py:_SECRET": Pattern(("sw_",)),
     "operation/declare.py:__init__": NoCaller("reads the paths of our own operations"),
     "operation/declare.py:reply": NoCaller("reads the names of our own operations"),
     "server/openapi.py:_path_parameters": NoCaller("reads the paths of our own operations"),

@@ -132,7 +132,7 @@ async def test_rate_limit_and_refused_credentials(shop: Queue, commands: Shop, s
     assert (found.status, found.attempts) == ("ready", 0), found.last_error
     (rests,) = await shop.cooldowns.list()
     assert (rests.key, rests.until) == (f"provider:{cli.provider},account:team", None)
-    assert str(rests.reason).startswith("refused credentials met by")
+    assert str(rests.reason).startswith("refused credentials hit by")
     server.mode = "rate_limit"
     await shop.cooldowns.lift(rests.key)  # its key was renewed
     if cli.name == "opencode":

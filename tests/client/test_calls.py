@@ -237,7 +237,7 @@ async def test_token_sets_the_workspace_and_is_never_shown(
             made = await queue.tokens.create("ci", ["submit"])
         with pytest.raises(Unauthorized, match="needs a token"):
             await Client.open(server.url)
-        with pytest.raises(Unauthorized, match="not known"):
+        with pytest.raises(Unauthorized, match="the token is unknown"):
             await Client.open(server.url, token=made.secret[:-1] + "x")
         with pytest.raises(NotFound):
             await Client.open(server.url, token=made.secret, workspace="default")

@@ -305,14 +305,14 @@ async def test_session_limit_cools_down_the_account_until_its_reset(queue: Queue
     found = await only(queue)
     assert found.key == "provider:anthropic,account:team"
     assert found.until == pytest.approx(reset, abs=1)
-    assert found.reason == "rate limit met by a1"
+    assert found.reason == "rate limit hit by a1"
 
 
 async def test_weekly_limit_cools_down_until_its_reset(queue: Queue, clock: MovedClock) -> None:
     info = {"status": "rejected", "resetsAt": int(clock()) + 7 * 86_400, "rateLimitType": "seven_day"}
     task = await failed(queue, "exit code 1", "agent_error", data={"provider_error": {"rate_limit_info": info}})
     assert task.available_at == pytest.approx(clock() + 7 * 86_400, abs=1)
-    assert (await only(queue)).reason == "seven_day rate limit met by a1"
+    assert (await only(queue)).reason == "seven_day rate limit hit by a1"
     clock.advance(6 * 86_400)
     await queue.submit(type="code")
     assert await queue.claim("a1") == []
@@ -342,7 +342,7 @@ async def test_exhausted_quota_cools_down_for_an_hour(queue: Queue, clock: Moved
     found = await only(queue)
     assert found.key == "provider:anthropic,account:team"
     assert 3600 <= (found.until or 0) - clock() <= 3960
-    assert found.reason == "used-up quota met by a1"
+    assert found.reason == "used-up quota hit by a1"
 
 
 @pytest.mark.parametrize("profile", ["factory", "redis"])
@@ -365,7 +365,7 @@ async def test_refused_credentials_rest_their_account_alone_until_it_is_lifted(
     assert (task.status, task.failure_reason, task.attempts) == ("ready", "auth_failure", 0)
     found = await only(queue)
     assert (found.key, found.until, found.agent_id) == ("provider:anthropic,account:team", None, None)
-    assert found.reason == "refused credentials met by a1"
+    assert found.reason == "refused credentials hit by a1"
     clock.advance(400 * 86_400)
     assert (await queue.claims.request("a1")).assignments == []
     (hold,) = [each for each in (await queue.explain(task.id)).holds if each.kind == "cooldown"]

@@ -10,7 +10,7 @@ from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import change, dead_letter, finish, sql, take
 
 
-async def difference(queue: Queue) -> dict[kept_counts.Kept, int]:
+async def difference(queue: Queue) -> dict[kept_counts.Tally, int]:
     """By how much the rows exceed what is kept of them, on one snapshot."""
     _, wrong = await queue.engine.store.read(kept_counts.difference)
     return dict(wrong)
@@ -146,7 +146,7 @@ async def test_counts_are_right_at_every_moment_while_others_work(counted: Queue
         while working:
             await counted.control.purge(status=["cancelled"])
 
-    async def look() -> list[tuple[dict[kept_counts.Kept, int], int]]:
+    async def look() -> list[tuple[dict[kept_counts.Tally, int], int]]:
         found = []
         while working:
             status = await counted.status(fresh=True)

@@ -131,6 +131,7 @@ NAMED_BY_THEIR_CALLERS = {
     "engine/claim_requests.py": "the operation",
     "engine/lanes.py": "the operation",
     "engine/result_waiters.py": "the operation that waits",
+    "observe/kept_counts.py": "the job",
     "operation/local.py": "the operation",
     **{
         f"{feature}/maintenance.py": "the job"

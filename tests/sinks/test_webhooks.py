@@ -100,7 +100,7 @@ async def test_receiver_answering_500_is_given_up_after_a_day_and_redelivered(
     assert dead.attempts == len(receiver.got) <= policy.MAX_ATTEMPTS
     assert {got.id for got in receiver.got} == {dead.id}
     (alert,) = await queue.alerts.list(kind="sink_failing", open_only=True)
-    assert alert.message == "Sink ops does not take notifications: it answered 500"
+    assert alert.message == "Sink ops does not accept notifications: it answered 500"
     receiver.status = 200
     assert await queue.deliveries.redeliver_dead("ops") == 1
     await tell(queue, clock)

@@ -41,7 +41,7 @@ def break_pages(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "part"), [(NOT_TEXT, "is not UTF-8"), (NOT_JSON, "is not JSON")], ids=["text", "json"]
+    ("statement", "part"), [(NOT_TEXT, "is not UTF-8"), (NOT_JSON, "is not valid JSON")], ids=["text", "json"]
 )
 async def test_unreadable_row_is_reported_as_damage(tmp_path: Path, statement: str, part: str) -> None:
     file, task = await written(tmp_path)

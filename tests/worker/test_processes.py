@@ -137,7 +137,7 @@ async def test_crash_loop_is_slowed_down_and_logged(shop: Queue, mill: Mill) -> 
     await shop.settings.set("retry.strategy", "immediate")
     fleet = mill.start(2)
     bursts = await submit(shop, mill, 1, "burst")
-    await until(lambda: "2 crashes in a row; a new one starts in 1 s" in mill.log())
+    await until(lambda: "2 crashes in a row; restarting in 1 s" in mill.log())
     await shop.batch.cancel(bursts)
     mill.go()
     tasks = await submit(shop, mill)

@@ -89,7 +89,7 @@ async def test_claude_code_session_limit_cools_down_its_account(
     (rests,) = await shop.cooldowns.list()
     assert rests.key == "provider:anthropic,account:team"
     assert rests.until == pytest.approx(task.available_at, abs=1)
-    assert str(rests.reason).startswith("five_hour rate limit met by")
+    assert str(rests.reason).startswith("five_hour rate limit hit by")
     assert task.session_id == "S"
 
 

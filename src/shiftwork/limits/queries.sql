@@ -136,8 +136,9 @@ order by t.created_at, t.id limit :count {postgres: for update of t skip locked}
 select distinct workspace as name from dead_letters where reason = 'displaced' and not reviewed order by 1
 
 -- name: displaced_letters
+-- `|| ''` keeps the planner from starting with all tasks that wait.
 select d.task_id from dead_letters d join tasks t on t.id = d.task_id and t.round = d.round
-where d.workspace = :workspace and d.reason = 'displaced' and not d.reviewed and t.status = 'dead_lettered'
+where d.workspace = :workspace and d.reason = 'displaced' and not d.reviewed and t.status || '' = 'dead_lettered'
   and case when t.priority < 30 then 'high' when t.priority < 60 then 'medium' else 'low' end = :level
 order by d.dead_lettered_at, d.task_id limit :count
 

@@ -26,7 +26,7 @@ TAIL = 20_000
 """Events behind the mark that a reader counts itself. Where there are more, no job has run: it reads all tasks."""
 
 
-class Kept(NamedTuple):
+class Tally(NamedTuple):
     """One kind of rows that are counted."""
 
     workspace: str
@@ -36,7 +36,7 @@ class Kept(NamedTuple):
     tier: int
 
 
-Sums = Counter[Kept]
+Sums = Counter[Tally]
 
 
 class Mark(NamedTuple):
@@ -146,7 +146,7 @@ async def _ended(tx: Tx, after: int, stretch: Stretch, workspace: str | None = N
 def _summed(rows: Iterable[Row]) -> Sums:
     sums: Sums = Counter()
     for row in rows:
-        sums[Kept(row["workspace"], row["place"], row["type"], row["status"], row["tier"])] += int(row["total"])
+        sums[Tally(row["workspace"], row["place"], row["type"], row["status"], row["tier"])] += int(row["total"])
     return sums
 
 

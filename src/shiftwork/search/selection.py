@@ -16,7 +16,7 @@ from shiftwork.search.policy import Terms, terms
 from shiftwork.store.store import Tx
 
 FEW_OPEN = 2_000
-"""So many tasks that have not ended are looked through for a page of them."""
+"""At most this many unfinished tasks are read through for one page of them."""
 
 
 class Selection(NamedTuple):
