@@ -101,8 +101,10 @@ async def test_analyze_before_the_commit_is_repeated(
 
     async def come_second(connection: asyncpg.Connection, added: Counter[str], schema: str) -> list[str]:
         other = await asyncpg.connect(postgres_dsn)
-        await other.execute("analyze tasks")
-        await other.close()
+        try:
+            await other.execute("analyze tasks")
+        finally:
+            other.terminate()  # also where the queue closes meanwhile
         return await tell_planner(connection, added, schema)
 
     monkeypatch.setattr(store, "tell_planner", come_second)

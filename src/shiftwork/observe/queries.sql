@@ -419,7 +419,9 @@ select agent_id, claimed_at from tasks where agent_id is not null and workspace 
 select severity, count(*) as total from alerts where workspace = :workspace and acknowledged_at is null group by 1
 
 -- name: insert_metric_snapshots
+-- A clock that went back may come to the same moment once more; the first snapshot stays.
 -- insert metric_snapshots: workspace text, at float, samples json
+on conflict do nothing
 
 -- name: metric_snapshots
 -- Newest first.

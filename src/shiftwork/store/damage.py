@@ -94,7 +94,7 @@ def _what_is_no_json(table: Table, row: Sequence[Any]) -> str | None:
             if row[place] is not None:
                 msgspec.json.decode(row[place])
         except msgspec.DecodeError as error:
-            return f"{table.name}.{table.names[place]} of {row[0]} is not JSON: {error}"
+            return f"{table.name}.{table.names[place]} of {row[0]} is not valid JSON: {error}"
     return None
 
 

@@ -418,7 +418,7 @@ def _run_through(verb: Callable[[Any], Any], tx: SqliteTx) -> Any:
     except msgspec.ValidationError:
         raise  # it is JSON, so the disk has not damaged it
     except msgspec.DecodeError as error:
-        raise StoreDamaged(f"a row holds what is not JSON: {error}") from error
+        raise StoreDamaged(f"a row is not valid JSON: {error}") from error
     coroutine.close()
     raise RuntimeError("a verb can only await its transaction")
 
