@@ -47,7 +47,7 @@ async def test_acknowledged_work_survives_killed_processes(store_url: str) -> No
         await until_alone(store_url)
         async with Queue.open(store_url) as queue:
             await check(queue, heard)
-    assert Counter(word for word, _ in heard)["completed"] > KILLS // 4, "hardly anything was completed on this machine"
+    assert Counter(word for word, _ in heard)["completed"] > KILLS // 4
 
 
 async def until_alone(url: str) -> None:
