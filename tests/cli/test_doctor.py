@@ -75,7 +75,9 @@ def test_nearly_full_disk_is_a_warning(terminal: Terminal, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("value", "part"), [("cast(x'7b22ff' as text)", "is not UTF-8"), ("'{half'", "is not valid JSON")], ids=["text", "json"]
+    ("value", "part"),
+    [("cast(x'7b22ff' as text)", "is not UTF-8"), ("'{half'", "is not valid JSON")],
+    ids=["text", "json"],
 )
 def test_damaged_row_is_found_by_doctor(terminal: Terminal, value: str, part: str) -> None:
     terminal.ready()
