@@ -56,9 +56,10 @@ def section(run: Run) -> str:
 
 def _conditions(run: Run) -> str:
     rounds = max((len(figure.values) for figure in run.figures), default=0)
+    how_often = "one round" if rounds == 1 else f"median of {rounds} rounds"
     facts = run.environment
     text = (
-        f"Measured on {run.date} at commit {run.commit}, median of {rounds} rounds, on {facts.get('cores', '?')} cores"
+        f"Measured on {run.date} at commit {run.commit}, {how_often}, on {facts.get('cores', '?')} cores"
         f" of {facts.get('processor', 'an unknown processor')} with {facts.get('memory', '?')} of memory (load before"
         f" the run: {facts.get('load', '?')})."
     )

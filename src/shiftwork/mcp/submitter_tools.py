@@ -231,7 +231,7 @@ async def approve(call: ToolCall) -> Changed:
     takes={"task_id": TASK_ID, "value": "The answer: any JSON that matches the question's schema."},
 )
 async def answer(call: ToolCall) -> Changed:
-    """Answer a task's question with what a person told you."""
+    """Answer a task's question with what a person decided."""
     return _changed(await call.run(call.session.asking))
 
 

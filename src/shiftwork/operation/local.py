@@ -333,7 +333,7 @@ def _positional(
 
 
 async def check_allowed(queue: Namespace) -> None:
-    """Raise where the token that a served caller came with opens the door no longer."""
+    """Raise if the token of a served caller is no longer valid."""
     executor = queue._executor  # noqa: SLF001  # whichever queue it is
     if isinstance(executor, Call) and executor.caller.still_allowed is not None:
         await executor.caller.still_allowed()
