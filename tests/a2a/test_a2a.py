@@ -287,7 +287,7 @@ async def test_client_of_version_0_3(queue: Queue) -> None:
         ("[]", "JSON object"),
         ("{}", "lacks name, description, version, skills"),
         (json.dumps({**CARD, "colour": "blue"}), "colour"),
-        (json.dumps({**CARD, "skills": [{"name": "Code"}]}), "every skill has an id"),
+        (json.dumps({**CARD, "skills": [{"name": "Code"}]}), "every skill needs an id"),
     ],
 )
 def test_bad_card_is_refused(tmp_path: Path, text: str, problem: str) -> None:

@@ -256,7 +256,7 @@ async def test_refused_batch_is_sent_again_later(
     await turn(queue, clock, GATHER_SEC)
     (batch,) = await queue.batches.list()
     assert batch.status == "gathered"
-    assert f"was answered with {status}" in str(batch.error)
+    assert f"returned {status}" in str(batch.error)
     fake.refuse_with, fake.ends_at_once = None, True
     await turn(queue, clock, 60)
     assert await statuses(queue, tasks) == ["completed"]

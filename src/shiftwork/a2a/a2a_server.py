@@ -1,4 +1,4 @@
-"""The A2A server: the card, JSON-RPC and REST, let in as `shiftwork serve` lets its callers in."""
+"""The A2A server: the card, JSON-RPC and REST, with the same authentication as `shiftwork serve`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ContextBuilder(DefaultServerCallContextBuilder):
-    """Passes on who calls, as the gate found it."""
+    """Passes the caller that the gate authenticated to the SDK."""
 
     def build(self, request: Request) -> ServerCallContext:
         context = super().build(request)
@@ -59,7 +59,7 @@ class _ContextBuilder(DefaultServerCallContextBuilder):
 
 
 class A2aGate:
-    """Lets each request in before the SDK sees it. The card is open to all, as the protocol wants it."""
+    """Authenticates each request before the SDK sees it. The card is public, as the protocol requires."""
 
     def __init__(self, app: ASGIApp, queue: AnyQueue, options: Options) -> None:
         self._app = app
@@ -71,7 +71,7 @@ class A2aGate:
         self._resource = ProtectedResource(name="Shiftwork", path=cards.RPC_PATH, public_url=options.public_url)
         if options.tokens and self._authenticator is None:
             hint = "Name the database with --store, or serve on 127.0.0.1 without --tokens."
-            raise InputError("tokens are checked where the queue is", where="--tokens", hint=hint)
+            raise InputError("tokens cannot be checked through another server", where="--tokens", hint=hint)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -131,7 +131,7 @@ def app_of(queue: AnyQueue, card: AgentCard, base_url: str, options: Options) ->
 
 @asynccontextmanager
 async def background(queue: AnyQueue, options: Options) -> AsyncIterator[None]:
-    """What a server on a database does besides answering: push notifications, and maintenance."""
+    """The background work of a server on a database: push notifications and maintenance."""
     running = [asyncio.create_task(each) for each in upkeep(queue)]
     if isinstance(queue, Queue):
         sender = PushSender(queue, allow_private=options.private_push)
@@ -145,7 +145,7 @@ async def background(queue: AnyQueue, options: Options) -> AsyncIterator[None]:
 
 
 def check_options(options: Options) -> None:
-    """Before anything is opened or made."""
+    """Check the options before anything is opened or created."""
     check_guarded(options.host, "--http", tokens=options.tokens)
     if options.public_url is not None:
         check_url(options.public_url, "--public-url")

@@ -28,18 +28,18 @@ ENDED = frozenset(
     }
 )
 STOPPED = ENDED | {TaskState.TASK_STATE_INPUT_REQUIRED}
-"""Where a caller that waits is answered."""
+"""States in which a waiting caller gets its answer."""
 
 
 class Found(NamedTuple):
-    """A task of the queue with what it asks of a person."""
+    """A task of the queue, and the question it asks, if any."""
 
     task: Task
-    asked: list[ApprovalRequest]
+    questions: list[ApprovalRequest]
 
 
 async def find(queue: AnyQueue, task_id: str) -> Found:
-    """The newest try of a task; what does not exist is NotFound."""
+    """The newest task of a lineage; raises NotFound if there is none."""
     task = await queue.get(task_id)
     while task.superseded_by is not None:
         task = await queue.get(task.superseded_by)
@@ -57,13 +57,13 @@ def state_of(found: Found) -> TaskState:
         return TaskState.TASK_STATE_CANCELED
     if task.status in SETTLED:
         return TaskState.TASK_STATE_FAILED
-    if found.asked:
+    if found.questions:
         return TaskState.TASK_STATE_INPUT_REQUIRED
     return TaskState.TASK_STATE_WORKING if task.fence else TaskState.TASK_STATE_SUBMITTED
 
 
 def context_of(task: Task) -> str:
-    """The context that its messages name; a task that came by another way is its own."""
+    """The context of its messages; a task not submitted over A2A is its own context."""
     return next((tag.removeprefix(CONTEXT) for tag in task.tags if tag.startswith(CONTEXT)), task.id)
 
 
@@ -78,7 +78,7 @@ def shown(found: Found, task_id: str, *, history: int | None = None, artifacts: 
 
 
 def as_submitted(found: Found, task_id: str, *, history: int | None = None) -> A2aTask:
-    """The task as it was before any agent claimed it."""
+    """The task in the state before any agent claimed it."""
     whole = shown(found, task_id, history=history, artifacts=False)
     at = Timestamp()
     at.FromMilliseconds(int(found.task.created_at * 1000))
@@ -90,7 +90,7 @@ def status_of(found: Found, task_id: str) -> TaskStatus:
     at = Timestamp()
     at.FromMilliseconds(int(found.task.updated_at * 1000))
     status = TaskStatus(state=state_of(found), timestamp=at)
-    parts = _said(found)
+    parts = _status_parts(found)
     if parts:
         status.message.CopyFrom(
             Message(
@@ -104,13 +104,13 @@ def status_of(found: Found, task_id: str) -> TaskStatus:
     return status
 
 
-def _said(found: Found) -> list[Part]:
-    """What the agent asks, how far it is, or why it failed."""
+def _status_parts(found: Found) -> list[Part]:
+    """The agent's question, its progress, or why the task failed."""
     task = found.task
-    if found.asked:
-        asked = found.asked[0]
-        about = asked.question or f"This {asked.type} task waits for approval: answer `approve` or `reject`."
-        schema = [] if asked.schema is None else [_data({"schema": asked.schema})]
+    if found.questions:
+        question = found.questions[0]
+        about = question.question or f"This {question.type} task waits for approval: answer `approve` or `reject`."
+        schema = [] if question.schema is None else [_data({"schema": question.schema})]
         return [Part(text=about), *schema]
     if task.status in SETTLED:
         return [Part(text=(task.last_error or task.failure_reason or "it failed")[:MAX_TEXT])]
@@ -140,7 +140,7 @@ def _data(value: Any) -> Part:
 
 
 def _first_message(task: Task, task_id: str) -> Message:
-    """The message that the task was made of; its words and its object are the task's own fields."""
+    """The message that created the task, rebuilt from its prompt and payload."""
     prompt = (task.spec or {}).get("prompt")
     parts = [Part(text=prompt)] if prompt else []
     if task.payload or not parts:

@@ -1,4 +1,4 @@
-"""The agent card: written by the operator, completed with what this server knows of itself."""
+"""The agent card: written by the operator, completed with this server's addresses and abilities."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ JSON = "application/json"
 
 
 def load(path: Path) -> AgentCard:
-    """The card as its file has it. The id of a skill is the type of the tasks that its messages become."""
+    """Read the card from its file. The id of a skill is the type of the tasks that its messages become."""
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is not a JSON file: {error}", where=WHERE) from None
-    if not isinstance(given, dict):
-        raise InputError(f"{path} does not hold a JSON object", where=WHERE)
-    missing = [name for name in NEEDED if not given.get(name)]
+    if not isinstance(fields, dict):
+        raise InputError(f"{path} is not a JSON object", where=WHERE)
+    missing = [name for name in NEEDED if not fields.get(name)]
     if missing:
         hint = "A card has name, description, version, and skills with an id, a name, a description and tags."
         raise InputError(f"the card lacks {', '.join(missing)}", where=WHERE, hint=hint)
-    return _read(given)
+    return _parse(fields)
 
 
-def _read(given: dict[str, Any]) -> AgentCard:
+def _parse(fields: dict[str, Any]) -> AgentCard:
     try:
-        card: AgentCard = ParseDict(given, AgentCard())
+        card: AgentCard = ParseDict(fields, AgentCard())
     except (ParseError, TypeError) as error:
-        raise InputError(f"the card is not one of A2A {VERSION}: {error}", where=WHERE) from None
+        raise InputError(f"the card is not valid in A2A {VERSION}: {error}", where=WHERE) from None
     if any(not skill.id for skill in card.skills):
-        raise InputError("every skill has an id, the type of its tasks", where=WHERE)
+        raise InputError("every skill needs an id: the type of its tasks", where=WHERE)
     return card
 
 
 def completed(card: AgentCard, base_url: str, *, tokens: bool, push: bool) -> AgentCard:
-    """The card as clients get it. What the operator says about addresses and modes stays."""
+    """The card as clients get it. Addresses and modes that the operator set are kept."""
     whole = AgentCard()
     whole.CopyFrom(card)
     if not whole.supported_interfaces:

@@ -1,4 +1,4 @@
-"""Messages of A2A read as new tasks and as answers of people."""
+"""Converts A2A messages to new tasks and to people's answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def data_of(message: Message) -> list[Any]:
 
 
 def _whole(value: Any) -> Any:
-    """With whole numbers as such: on the way every number of a data part is a float."""
+    """Turn whole floats back into integers: A2A sends every number of a data part as a float."""
     if isinstance(value, float) and value.is_integer() and abs(value) < MAX_EXACT:
         return int(value)
     if isinstance(value, list):
@@ -43,22 +43,22 @@ def _whole(value: Any) -> Any:
 
 
 def words_of(message: Message) -> str:
-    """All that a message says, as text: for an agent that is at work."""
+    """The whole message as text, for an agent that is already working."""
     return "\n\n".join([text_of(message), *(msgspec.json.encode(each).decode() for each in data_of(message))]).strip()
 
 
 def new_task(message: Message, card: AgentCard) -> dict[str, Any]:
     """The fields of the task that a message becomes.
 
-    Its words are the prompt; an object that it carries is the payload. The message's id is the idempotency key, so that
-    a message that is sent again is the same task.
+    Its text is the prompt and its JSON object the payload. The message's id is the idempotency key, so that a message
+    sent twice creates one task.
     """
     if not message.message_id:
-        raise InputError("a message has an id", where="message.messageId")
+        raise InputError("a message needs an id", where="message.messageId")
     # A new context is named after the message, so that the same message has the same one.
     context_id = check_context(message.context_id) or uuid5(NAMESPACE_OID, message.message_id).hex
-    given = data_of(message)
-    payload = given[0] if len(given) == 1 and isinstance(given[0], dict) else {"data": given} if given else {}
+    data = data_of(message)
+    payload = data[0] if len(data) == 1 and isinstance(data[0], dict) else {"data": data} if data else {}
     files = [_file(part) for part in message.parts if part.HasField("url") or part.HasField("raw")]
     return {
         "type": _type(message, card),
@@ -85,30 +85,30 @@ def _file(part: Part) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value} | content
 
 
-def check_context(given: str) -> str:
-    if len(given) > MAX_CONTEXT or not given.isprintable():
+def check_context(context_id: str) -> str:
+    if len(context_id) > MAX_CONTEXT or not context_id.isprintable():
         raise InputError(f"a context id has at most {MAX_CONTEXT} printable characters", where="message.contextId")
-    return given
+    return context_id
 
 
-def answer(message: Message, asked: ApprovalRequest) -> Any:
-    """The answer to a question: what the message carries, or its words, read as JSON where the schema wants more."""
-    given = data_of(message)
-    if given:
-        return given[0]
+def answer(message: Message, question: ApprovalRequest) -> Any:
+    """The answer to a question: the message's data, or its text, parsed as JSON if the schema wants more than text."""
+    data = data_of(message)
+    if data:
+        return data[0]
     text = text_of(message)
-    if asked.schema is None or asked.schema.get("type") == "string":
+    if question.schema is None or question.schema.get("type") == "string":
         return text
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        return text  # the queue says what the schema wants
+        return text  # the queue's error says what the schema wants
 
 
 def decision(message: Message) -> tuple[str, str | None]:
     """`approve` or `reject`, and a note."""
-    given = data_of(message)
-    found = given[0] if given and isinstance(given[0], dict) else {"decision": text_of(message).strip()}
+    data = data_of(message)
+    found = data[0] if data and isinstance(data[0], dict) else {"decision": text_of(message).strip()}
     chosen = WORDS.get(str(found.get("decision")).lower().rstrip(".!"))
     if chosen is None:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Push notification configs of A2A: where a client is notified of a task, kept in the database."""
+"""A2A push notification configs: where to notify a client of a task, stored in the database."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MAX_URL = 2000
 
 
 class PushConfig(NamedTuple):
-    """One place that is notified of one task."""
+    """One URL that is notified of one task."""
 
     id: str
     url: str
     token: str = ""
-    """Sent with every notification, so that the receiver knows it."""
+    """Sent with every notification, so that the receiver can authenticate it."""
     scheme: str = ""
     credentials: str = ""
 
@@ -38,7 +38,7 @@ class PushConfig(NamedTuple):
 
 
 def check_config(config: PushConfig, *, allow_private: bool) -> None:
-    """Refuse what could not be sent, or would reach inside our own network."""
+    """Refuse a URL that cannot be sent to or that leads into our own network."""
     place = SinkTarget("slack", config.url[: MAX_URL + 1], None, None, None, allow_private)  # an unsigned webhook
     if len(config.url) > MAX_URL:
         raise InputError(f"an address has at most {MAX_URL} characters", where="url")
@@ -50,7 +50,7 @@ def check_config(config: PushConfig, *, allow_private: bool) -> None:
 
 
 async def save(queue: Queue, task: Task, config: PushConfig) -> None:
-    """Notify of the task as it is now and of every change; a config of the same id is replaced."""
+    """Send the task's current state and then every change; replaces a config with the same id."""
     engine, known = queue.engine, _key(queue, task)
     kept = msgspec.json.encode([config.token, config.scheme, config.credentials]).decode()
 

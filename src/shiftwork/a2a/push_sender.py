@@ -1,8 +1,8 @@
-"""Sends push notifications of A2A: the whole task, whenever it has changed since it was last sent.
+"""Sends A2A push notifications: the whole task, whenever it has changed since the last one.
 
-Each config remembers which version of its task it has sent. One that is due is taken by moving its next attempt ahead;
-a server that dies meanwhile leaves it to be sent again. So a client hears of the last state at least once, also after
-restarts; states that follow each other quickly may be sent as one.
+Each config records which version of its task was sent. A server takes a due config by postponing its next attempt; if
+the server dies, another sends it again. So a client receives the last state at least once, even across restarts; states
+that follow each other quickly may be merged.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LEASE_SEC = 30.0
 FIRST_WAIT_SEC = 2.0
 MAX_WAIT_SEC = 600.0
 MAX_ATTEMPTS = 20
-"""In a row; with these waits, somewhat more than two hours."""
+"""Consecutive failures; with these delays, slightly more than two hours."""
 KEEP_SEC = 7 * 86_400.0
 CLEAN_SEC = 600.0
 
 
 class PushSender:
-    """Sends for all workspaces; many may be at work on one database."""
+    """Sends for all workspaces; several can run on one database."""
 
     def __init__(self, queue: Queue, *, allow_private: bool) -> None:
         self._queue = queue
@@ -53,7 +53,7 @@ class PushSender:
                 try:
                     sent = await self.send_due()
                 except ShiftworkError as error:
-                    log.warning("push notifications wait: %s", error)
+                    log.warning("push notifications postponed: %s", error)
                     sent = 0
                 if not sent:
                     await asyncio.sleep(TICK_SEC)
@@ -61,7 +61,7 @@ class PushSender:
             await self.close()
 
     async def send_due(self) -> int:
-        """Send what is due; how many attempts that took."""
+        """Send what is due; returns the number of attempts."""
         now = self._store.now()
         if now - self._cleaned_at > CLEAN_SEC:
             self._cleaned_at = now
@@ -96,10 +96,10 @@ class PushSender:
         ended = a2a_tasks.state_of(found) in a2a_tasks.ENDED if problem is None else taken["attempts"] >= MAX_ATTEMPTS
         wait = 0.0 if problem is None else min(FIRST_WAIT_SEC * 2 ** (taken["attempts"] - 1), MAX_WAIT_SEC)
         if problem is not None:
-            log.warning("a push notification of %s was not taken: %s", task_id, problem)
+            log.warning("push notification of %s failed: %s", task_id, problem)
         at = self._store.now()
         recorded = {
-            # The version of the first task: a later try of it is another row, whose changes are seen by polling.
+            # The version of the first task: a rerun is another row, whose changes are found by polling.
             "version": row["version"] if problem is None else row["sent_version"],
             "attempts": 0 if problem is None else taken["attempts"],
             "next_at": at + wait,
@@ -109,7 +109,7 @@ class PushSender:
         await crash_points.named("a2a push", self._store.run(lambda tx: tx.run("record_push", **known, **recorded)))
 
     async def _post(self, row: Row, task: Any) -> str | None:
-        """Why it was not taken; None where it was."""
+        """Send the task; returns why it failed, or None."""
         body = msgspec.json.encode(MessageToDict(StreamResponse(task=task)))
         headers = {"content-type": "application/a2a+json", "user-agent": "shiftwork"}
         try:
@@ -123,7 +123,7 @@ class PushSender:
         except ShiftworkError as error:
             return error.what
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return f"it could not be reached ({type(error).__name__})"  # in our own words: theirs may hold a secret
+            return f"it could not be reached ({type(error).__name__})"  # the text may contain a secret
 
     def _opened_session(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -137,6 +137,6 @@ class PushSender:
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=TIMEOUT_SEC),
-                trust_env=False,  # a proxy would dial what we refuse to
+                trust_env=False,  # a proxy would connect to addresses that we refuse
             )
         return self._session

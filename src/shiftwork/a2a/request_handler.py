@@ -1,4 +1,4 @@
-"""The methods of A2A over the queue: a message becomes a task, and agents claim it as usual."""
+"""The methods of A2A on the queue: a message becomes a task, which agents claim as usual."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ Event = A2aTask | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
 
 class A2aCaller(NamedTuple):
-    """Who calls, and the queue as they see it."""
+    """A caller, and the queue with the caller's rights."""
 
     queue: AnyQueue
     identity: Identity
 
-    def may(self, scope: str) -> AnyQueue:
-        """The queue, for a caller that has this scope."""
+    def require(self, scope: str) -> AnyQueue:
+        """The queue; raises Forbidden if the caller lacks this scope."""
         if not self.identity.may(scope):
             raise Forbidden(f"this needs the scope {scope}", needs=scope, has=sorted(self.identity.scopes))
         return self.queue
@@ -87,7 +87,7 @@ def caller_of(context: ServerCallContext) -> A2aCaller:
 
 
 def as_error(error: ShiftworkError) -> A2AError:
-    """An error of the queue as one of A2A."""
+    """Convert an error of the queue to one of A2A."""
     kinds: tuple[tuple[type[ShiftworkError], type[A2AError]], ...] = (
         (NotFound, TaskNotFoundError),
         (InputError, InvalidParamsError),
@@ -100,7 +100,7 @@ def as_error(error: ShiftworkError) -> A2AError:
 
 
 def answering(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """A method whose errors are those of A2A."""
+    """Wrap a method so that it raises A2A errors."""
 
     @functools.wraps(method)
     async def answer(*args: P.args, **named: P.kwargs) -> T:
@@ -144,16 +144,16 @@ class QueueRequestHandler(RequestHandler):
             raise as_error(error) from None
 
     async def _receive(self, params: SendMessageRequest, context: ServerCallContext) -> tuple[AnyQueue, str]:
-        """The task that a message is about: a new one, or the one that it answers."""
+        """The task of a message: a new one, or the one it continues."""
         caller, message = caller_of(context), params.message
         if not message.parts:
-            raise InputError("a message has at least one part", where="message.parts")
+            raise InputError("a message needs at least one part", where="message.parts")
         if message.task_id:
-            queue = caller.may("operate")
+            queue = caller.require("operate")
             await self._continue(queue, await a2a_tasks.find(queue, message.task_id), message)
             task_id = message.task_id
         else:
-            queue = caller.may("submit")
+            queue = caller.require("submit")
             new = messages.new_task(message, self.card)
             task_id = (await queue.submit(new)).id
         config = params.configuration.task_push_notification_config
@@ -166,19 +166,19 @@ class QueueRequestHandler(RequestHandler):
             raise UnsupportedOperationError(
                 message=f"task {found.task.id} has ended; send a message of its context without a task id"
             )
-        if not found.asked:
+        if not found.questions:
             await queue.tell(found.task.id, messages.words_of(message))
             return
-        asked = found.asked[0]
-        if asked.kind == "question":
-            await queue.approvals.answer(asked.task_id, messages.answer(message, asked))
+        question = found.questions[0]
+        if question.kind == "question":
+            await queue.approvals.answer(question.task_id, messages.answer(message, question))
             return
         chosen, note = messages.decision(message)
         decide = queue.approvals.approve if chosen == "approve" else queue.approvals.reject
-        await decide(asked.task_id, revision=asked.revision, note=note)
+        await decide(question.task_id, revision=question.revision, note=note)
 
     async def _until_stopped(self, queue: AnyQueue, found: Found, task_id: str) -> Found:
-        """The task once it has ended or asks something, or when the longest wait is over."""
+        """Wait until the task has ended or asks something, or the longest wait is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._max_wait_sec
         cursor = (await queue.events("now", limit=1)).next
@@ -194,7 +194,7 @@ class QueueRequestHandler(RequestHandler):
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event]:
         try:
-            queue = caller_of(context).may("read")
+            queue = caller_of(context).require("read")
             if a2a_tasks.state_of(await a2a_tasks.find(queue, params.id)) in ENDED:
                 raise UnsupportedOperationError(message=f"task {params.id} has ended; get it instead")
             async for event in self._changes(queue, params.id, None):
@@ -205,10 +205,10 @@ class QueueRequestHandler(RequestHandler):
     async def _changes(
         self, queue: AnyQueue, task_id: str, history: int | None, *, new: bool = False
     ) -> AsyncGenerator[Event]:
-        """The task, then every change of it, until it has ended or asks something.
+        """Yield the task, then every change of it, until it has ended or asks something.
 
-        A new task starts as submitted even if an agent was faster than this look at it: clients wait for an update
-        with the artifact.
+        A new task is first sent as submitted, even if an agent has already finished it: clients expect the artifact in
+        an update.
         """
         cursor = (await queue.events("now", limit=1)).next
         found = await a2a_tasks.find(queue, task_id)
@@ -237,13 +237,13 @@ class QueueRequestHandler(RequestHandler):
     @answering
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> A2aTask:
         _check_history(params)
-        found = await a2a_tasks.find(caller_of(context).may("read"), params.id)
+        found = await a2a_tasks.find(caller_of(context).require("read"), params.id)
         return a2a_tasks.shown(found, params.id, history=_history(params))
 
     @answering
     async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         _check_history(params)
-        queue = caller_of(context).may("read")
+        queue = caller_of(context).require("read")
         size = params.page_size or PAGE
         if not 1 <= size <= MAX_PAGE:
             raise InputError(f"a page has 1 to {MAX_PAGE} tasks", where="pageSize")
@@ -251,7 +251,7 @@ class QueueRequestHandler(RequestHandler):
         status = None
         if params.status:
             status = IN_STATE.get(params.status)
-            if status is None:  # no task is ever in it
+            if status is None:  # no task ever has this state
                 return ListTasksResponse(page_size=size)
         after = params.page_token or None
         page = await queue.tasks.list(tag=tag, status=status, after=after, limit=size, newest=True)
@@ -269,7 +269,7 @@ class QueueRequestHandler(RequestHandler):
 
     @answering
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> A2aTask:
-        queue = caller_of(context).may("operate")
+        queue = caller_of(context).require("operate")
         found = await a2a_tasks.find(queue, params.id)
         if a2a_tasks.state_of(found) in ENDED:
             raise TaskNotCancelableError(message=f"task {params.id} has ended")
@@ -282,7 +282,7 @@ class QueueRequestHandler(RequestHandler):
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        return await self._save_push(caller_of(context).may("submit"), params.task_id, params)
+        return await self._save_push(caller_of(context).require("submit"), params.task_id, params)
 
     @answering
     async def on_get_task_push_notification_config(
@@ -304,23 +304,23 @@ class QueueRequestHandler(RequestHandler):
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        queue = _database(caller_of(context).may("submit"))
+        queue = _database(caller_of(context).require("submit"))
         task = await queue.get(params.task_id)
         if not await push_configs.remove(queue, task, params.id):
             raise TaskNotFoundError(message=f"task {params.task_id} has no push notification config {params.id!r}")
 
     async def _save_push(
-        self, queue: AnyQueue, task_id: str, given: TaskPushNotificationConfig
+        self, queue: AnyQueue, task_id: str, params: TaskPushNotificationConfig
     ) -> TaskPushNotificationConfig:
         database = _database(queue)
-        auth = given.authentication
-        config = PushConfig(given.id or uuid4().hex, given.url, given.token, auth.scheme, auth.credentials)
+        auth = params.authentication
+        config = PushConfig(params.id or uuid4().hex, params.url, params.token, auth.scheme, auth.credentials)
         push_configs.check_config(config, allow_private=self._allow_private)
         await push_configs.save(database, await database.get(task_id), config)
         return _shown_push(config, task_id)
 
     async def _pushes(self, context: ServerCallContext, task_id: str) -> list[PushConfig]:
-        queue = _database(caller_of(context).may("submit"))
+        queue = _database(caller_of(context).require("submit"))
         return await push_configs.list_of(queue, await queue.get(task_id))
 
     async def on_get_extended_agent_card(
@@ -338,20 +338,20 @@ def _database(queue: AnyQueue) -> Queue:
 
 
 def _shown_push(config: PushConfig, task_id: str) -> TaskPushNotificationConfig:
-    """Without credentials, which only the receiver needs to know."""
+    """Without credentials, which only the receiver needs."""
     auth = AuthenticationInfo(scheme=config.scheme) if config.scheme else None
     return TaskPushNotificationConfig(
         id=config.id, task_id=task_id, url=config.url, token=config.token, authentication=auth
     )
 
 
-def _history(given: Any) -> int | None:
-    length: int | None = given.history_length if given.HasField("history_length") else None
+def _history(params: Any) -> int | None:
+    length: int | None = params.history_length if params.HasField("history_length") else None
     return length
 
 
-def _check_history(given: Any) -> None:
-    if given.history_length < 0:
+def _check_history(params: Any) -> None:
+    if params.history_length < 0:
         raise InputError("a history has 0 or more messages", where="historyLength")
 
 
@@ -363,5 +363,5 @@ def _updates(now: A2aTask, last: A2aTask) -> Iterator[Event]:
 
 
 def _differ(one: A2aTask, other: A2aTask) -> bool:
-    """Whether a client would see a difference: another state, or other words of the agent."""
+    """Whether a client would notice a difference: in the state, or in the agent's text."""
     return one.status.state != other.status.state or list(one.status.message.parts) != list(other.status.message.parts)

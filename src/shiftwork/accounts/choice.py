@@ -23,27 +23,27 @@ WINDOWED = "windowed"
 """The kind of the rows with which a claim finds the accounts that have windows."""
 
 LOOK_AGAIN_SEC = 15.0
-"""A claim that waits for running work to free room looks again after this long."""
+"""How often a claim that waits for running work to free room checks again."""
 
 
 class AccountUse(NamedTuple):
     """An agent on one of its accounts, and how much more work that account can take."""
 
     agent: Row
-    """With the account of this claim."""
+    """The agent, with the account of this claim."""
     name: AccountName | None = None
-    """Where the account has windows."""
+    """Set if the account has windows."""
     windows: Sequence[Window] = ()
     running: int = 0
     several: bool = False
     fleet: AccountUses | None = None
-    """The accounts of all agents, where this one has windows."""
+    """The accounts of all agents; set if this one has windows."""
 
     def room(self, now: float) -> float:
         return policy.room(self.windows, now, self.running)
 
     def has_spare(self, now: float) -> bool:
-        """Whether work that only uses what would lapse may use it."""
+        """Whether work that may only use quota that would lapse can use it."""
         return policy.would_lapse(self.windows, now, self.running)
 
     def clearly_better(self, other: Row, workspace: str, now: float, *, spare_only: bool) -> list[AccountUse]:
@@ -60,7 +60,7 @@ class AccountUse(NamedTuple):
         ]
 
     def resets_at(self) -> float | None:
-        """The latest, since work that rests needs room in all windows."""
+        """The latest reset, since waiting work needs room in all windows."""
         return max((window.resets_at for window in self.windows if window.resets_at is not None), default=None)
 
     def closed(self) -> Closed:
@@ -77,7 +77,7 @@ def accounts_of(agent: Row) -> list[str | None]:
 
 
 def on_each(agent: Row) -> list[Row]:
-    """The agent as it is on each of its accounts."""
+    """One copy of the agent's row per account."""
     return [agent] if agent["accounts"] is None else [{**agent, "account": name} for name in accounts_of(agent)]
 
 
@@ -88,7 +88,7 @@ class AccountUses:
         self._windows: dict[tuple[str, str], list[Window]] = {}
         for row in rows:
             found = self._windows.setdefault((row["provider"], row["account"]), [])
-            if not row["model"]:  # those of one model close that model alone
+            if not row["model"]:  # a window of one model closes only that model
                 found.append(windows.load(row))
         self.running: Mapping[tuple[str, str], int] = {
             (row["provider"], row["account"]): int(row["total"]) for row in running
@@ -122,7 +122,7 @@ async def load(tx: Tx, workspace: str) -> AccountUses:
 
 
 def is_plain(agent: Row, found: Iterable[Row]) -> bool:
-    """Whether an agent has one account at most, and that has no windows."""
+    """Whether an agent has at most one account, and no windows on it."""
     place = agent["provider"], agent["account"]
     windowed = any(row["kind"] == WINDOWED and (row["scope"], row["agent_id"]) == place for row in found)
     return agent["accounts"] is None and not windowed
@@ -136,7 +136,7 @@ async def uses_of(tx: Tx, workspace: str, agent: Row, found: Iterable[Row]) -> l
 
 
 async def record(work: UnitOfWork, used: Sequence[tuple[AccountUse, Sequence[Row]]]) -> None:
-    """Tasks were claimed on these accounts. At the end of a claim, since windows are locked last."""
+    """Record the tasks claimed on these accounts. Called at the end of a claim, since windows are locked last."""
     handed = [(row["id"], row["fence"] + 1, use.agent["account"]) for use, rows in used if use.several for row in rows]
     if handed:
         await work.tx.run("save_claim_accounts", items=sorted(handed))
@@ -156,7 +156,7 @@ def most(use: AccountUse, wanted: int, now: float) -> int:
 
 
 def reasons(uses: Sequence[AccountUse], now: float, *, spare_only: bool) -> list[Reason]:
-    """Why none of these accounts takes such a task now; none where one would."""
+    """Why none of these accounts can take such a task now; empty if one can."""
     found: dict[str, Reason] = {}
     for use in uses:
         if use.name is None:

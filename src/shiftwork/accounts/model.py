@@ -1,4 +1,4 @@
-"""Accounts and their windows as callers see them."""
+"""Accounts and their windows, as callers see them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ State = Literal["available", "resting", "refused"]
 
 
 class NewWindow(Fields):
-    """A window whose size is known: this much in this time, counted from what attempts report."""
+    """A window of a known size: an amount per period, counted from the usage that attempts report."""
 
     name: Name
     """`minute`, `five_hour`, `day` and `seven_day` have their length; other names need one."""
@@ -22,7 +22,7 @@ class NewWindow(Fields):
     capacity: Annotated[float, Meta(gt=0, le=1e15)]
     length_sec: Annotated[float, Meta(ge=1, le=366 * 86_400)] | None = None
     model: Name | None = None
-    """Where it is a window of this model alone."""
+    """Set if the window applies to this model only."""
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -36,14 +36,14 @@ class Window(msgspec.Struct, frozen=True):
     used: float | None
     """In its unit."""
     utilization: float
-    """From 0 to 1, and more where more was used than it holds."""
+    """0 to 1; above 1 if more was used than the window allows."""
     length_sec: float | None
     resets_at: float | None
     """Null while it is unused."""
 
 
 class Account(msgspec.Struct, frozen=True):
-    """An account at a provider: whether work may use it, who does, and its windows."""
+    """An account at a provider: whether work can use it, which agents use it, and its windows."""
 
     provider: str
     account: str

@@ -54,7 +54,7 @@ async def _accounts(tx: Tx, workspace: str) -> list[Account]:
 
 
 def _resting(gate: Row, now: float) -> tuple[str, str] | None:
-    """The account that a gate closes as a whole."""
+    """The account that a gate closes entirely, if any."""
     if gate["kind"] not in _RESTS or gate["agent_id"] or not gates.is_shut(gate, now):
         return None
     key = keys.parse(gate["scope"])
@@ -130,10 +130,10 @@ async def _put(work: UnitOfWork, name: AccountName, given: Sequence[NewWindow]) 
         length = new.length_sec or policy.length_of(new.name)
         if length is None:
             hint = "Give length_sec, or name it minute, five_hour, day or seven_day."
-            raise InputError(f"how long is the window {new.name!r}?", where=f"windows[{n}].length_sec", hint=hint)
+            raise InputError(f"the window {new.name!r} has no length", where=f"windows[{n}].length_sec", hint=hint)
         place = new.model or "", new.name
         if place in after:
-            raise InputError(f"the window {new.name!r} is there twice", where=f"windows[{n}].name")
+            raise InputError(f"the window {new.name!r} is named twice", where=f"windows[{n}].name")
         old = before.get(place, policy.Window(new.name, new.model or ""))
         kept = old.used if old.unit == new.unit else old.utilization * new.capacity
         per_claim = old.per_claim if old.unit == new.unit else 0.0

@@ -1,7 +1,7 @@
 """Windows of accounts: how they fill and reset, how many more tasks fit, and which account to use first.
 
-A window begins with the first use after its reset, like those of subscriptions. A task's usage is unknown before it
-ends, so running tasks are expected to use as much as earlier ones in this window, or in the previous one.
+A window begins with the first use after its reset, as subscription windows do. A task's usage is unknown until it ends,
+so running tasks are expected to use as much as earlier ones in this window, or in the previous one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ WEEK_SEC = 7 * 86_400.0
 LENGTHS = {"minute": 60.0, "five_hour": 5 * 3_600.0, "day": 86_400.0, "seven_day": WEEK_SEC}
 MAX_ALLOWED_SHARE = 0.999
 MAX_RESET_SEC = 366 * 86_400.0
-"""A reset that is further away is not one."""
+"""A reset reported further away than this is ignored."""
 CLEARLY_MORE = 2.0
-"""How many times more must be left elsewhere for a task to wait for another agent."""
+"""A task waits for another agent if its account has this many times more left."""
 
 
 class Window(NamedTuple):
@@ -32,9 +32,9 @@ class Window(NamedTuple):
     capacity: float = 1.0
     used: float = 0.0
     claims: int = 0
-    """Since it began."""
+    """Claims since the window began."""
     per_claim: float = 0.0
-    """What a claim used on average in the window before."""
+    """Average usage of a claim in the previous window."""
     resets_at: float | None = None
 
     @property
@@ -47,12 +47,12 @@ class Window(NamedTuple):
 
 
 def length_of(name: str) -> float | None:
-    """Of a window by its name, also one such as `seven_day_opus` or `minute_tokens`."""
+    """The length of a window by its name, including names such as `seven_day_opus` or `minute_tokens`."""
     return next((length for known, length in LENGTHS.items() if name == known or name.startswith(f"{known}_")), None)
 
 
 def name_for(wait_sec: float) -> str:
-    """The window that a refusal is about which names only its reset: the shortest that it fits."""
+    """Guess the window of a refusal that states only its reset: the shortest one that fits."""
     return next((name for name, length in LENGTHS.items() if name != "day" and wait_sec <= length), "seven_day")
 
 
@@ -69,7 +69,7 @@ def _restarted(window: Window) -> Window:
 
 
 def count(window: Window, now: float, *, claims: int = 0, tokens: int = 0, usd: float = 0.0) -> Window:
-    """With what claims and attempts have used of it; the first use begins it."""
+    """Add the usage of claims and attempts; the first use begins the window."""
     window = current(window, now)
     more = {"tokens": float(tokens), "usd": usd, "tasks": float(claims), None: 0.0}[window.unit]
     begins = window.resets_at is None and window.length_sec is not None
@@ -87,13 +87,13 @@ def report(window: Window, state: WindowState, now: float) -> Window:
     used = window.used if state.utilization is None else max(0.0, state.utilization) * window.capacity
     if state.status == "rejected":
         used = max(used, window.capacity)
-    elif state.utilization is not None:  # a window that is passed while the provider still serves rests no one
+    elif state.utilization is not None:  # above 1 while the provider still serves blocks no one
         used = min(used, MAX_ALLOWED_SHARE * window.capacity)
     return window._replace(used=used, resets_at=at or window.resets_at)
 
 
 def room(windows: Sequence[Window], now: float, running: int) -> float:
-    """How many more tasks can be expected to fit into all of these windows; one always does where something is left."""
+    """How many more tasks are expected to fit into all of these windows; at least one if anything is left."""
     return min((_room(current(window, now), running) for window in windows), default=math.inf)
 
 
@@ -116,9 +116,9 @@ def _per_claim(window: Window, running: int) -> float:
 
 
 def would_lapse(windows: Sequence[Window], now: float, running: int) -> bool:
-    """Whether less of each window is used than of its time: at this pace some would be left at its reset.
+    """Whether each window is used up more slowly than its time passes, so that some quota would be left at its reset.
 
-    What runs counts as used. One that has not begun would lapse as a whole.
+    Running work counts as used. A window that has not begun would lapse entirely.
     """
     return all(_is_behind(current(window, now), now, running) for window in windows)
 
@@ -132,16 +132,16 @@ def _is_behind(window: Window, now: float, running: int) -> bool:
 
 
 class Urgency(NamedTuple):
-    """How urgently an account should be used: the greater goes first."""
+    """How urgently an account should be used: the greatest goes first."""
 
     lasting: float
-    """How much is left of its windows of hours and days, per second until the nearest reset of them."""
+    """The quota left in its windows of hours and days, per second until their nearest reset."""
     short: float
-    """The same of its windows of a minute. These refill at once, so they decide only between equals."""
+    """The same for its minute windows. They refill quickly, so they only break ties."""
 
 
 def urgency(windows: Sequence[Window], now: float) -> Urgency:
-    """How much is left, per second until the nearest reset: the account to use first has most."""
+    """The quota left per second until the nearest reset; use the account with the most first."""
     known = [current(window, now) for window in windows]
     lasting = [window for window in known if not _is_short(window)]
     return Urgency(_left_per_second(lasting, now), _left_per_second([w for w in known if _is_short(w)], now))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 GATE = "account"
 OF_MODELS = ("opus", "sonnet", "haiku", "fable")
-"""Windows whose names end like this apply to the model only."""
+"""A window whose name ends in one of these applies only to that model."""
 
 
 class AccountName(NamedTuple):
@@ -41,7 +41,7 @@ Windows = dict[tuple[str, str], Window]
 
 
 class AccountWindows(Participant):
-    """Counts what the attempts of one unit of work have used, and takes in what providers said about their windows."""
+    """Counts the usage of the attempts in one unit of work, and records what providers report about their windows."""
 
     def __init__(self, work: UnitOfWork) -> None:
         super().__init__(work)
@@ -54,7 +54,7 @@ class AccountWindows(Participant):
         self._used.append((token, row["workspace"], row["agent_id"], model, tokens, usd))
 
     def report(self, name: AccountName, states: Iterable[WindowState], *, of_model: bool = False) -> None:
-        """Take over a provider's report about windows of the account, or of a model on it."""
+        """Apply a provider's report about windows of the account, or of a model on it."""
         self._states[name] += [(state, of_model) for state in states]
 
     async def before_rows(self) -> None:
@@ -90,7 +90,7 @@ def _report(windows: Windows, states: Iterable[WindowState], now: float, *, of_m
 
 
 async def accounts_of(tx: Tx, claims: Iterable[tuple[Token, str, str]]) -> dict[Token, AccountName]:
-    """The accounts of these claims, as far as they have windows; claims with their workspace and agent."""
+    """The accounts of these claims that have windows. A claim comes with its workspace and agent."""
     items = sorted({(*token, workspace, agent) for token, workspace, agent in claims})
     rows = await tx.all("accounts_of_claims", items=items)
     return {
@@ -99,7 +99,7 @@ async def accounts_of(tx: Tx, claims: Iterable[tuple[Token, str, str]]) -> dict[
 
 
 async def lock(tx: Tx, names: Collection[AccountName]) -> dict[AccountName, Windows]:
-    """The windows of accounts by model and name, locked: last of all, so anyone who waits keeps no one waiting."""
+    """Lock the windows of accounts, by model and name. Locked last, so that a waiting transaction blocks no other."""
     found: dict[AccountName, Windows] = {name: {} for name in names}
     for row in await tx.all("lock_windows", items=sorted(names)):
         name = AccountName(row["workspace"], row["provider"], row["account"])
@@ -122,7 +122,7 @@ async def claim(work: UnitOfWork, counts: Mapping[AccountName, int]) -> None:
 
 
 async def clear(work: UnitOfWork, workspace: str, key: Key) -> None:
-    """Reset exhausted windows because a person says that the account, or a model on it, can be used."""
+    """Reset exhausted windows when a person reopens the account, or a model on it."""
     if key.provider is None or key.account is None:
         return
     name = AccountName(workspace, key.provider, key.account)
@@ -175,7 +175,7 @@ async def _save(
 
 
 def _longest(shut: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Of several windows of one account, the one that resets last."""
+    """Keep the window that resets last, per account."""
     return sorted({gate[:4]: gate for gate in sorted(shut, key=lambda gate: float(gate[5]))}.values())
 
 
@@ -185,7 +185,7 @@ async def _open(work: UnitOfWork, workspace: str, names: Sequence[tuple[str, str
 
 
 def states_in(data: Mapping[str, Any] | None, place: str) -> list[WindowState]:
-    """The state of a window in the data of a message; one that cannot be read says nothing."""
+    """The window states in the data of a message; unreadable ones are ignored."""
     if data is None or place not in data:
         return []
     try:
@@ -195,7 +195,7 @@ def states_in(data: Mapping[str, Any] | None, place: str) -> list[WindowState]:
 
 
 async def report_for_claim(work: UnitOfWork, token: Token, row: Row, states: Sequence[WindowState]) -> bool:
-    """Record what a provider reported about the account of a claim; False where no account is known."""
+    """Record a provider's report about the account of a claim; False if the account is unknown."""
     agent = await work.tx.one("read_agent", workspace=row["workspace"], id=row["agent_id"])
     handed = await work.tx.one("handed_with_claims", items=[(token.id,)])
     reported: dict[AccountName, list[WindowState]] = defaultdict(list)

@@ -1,1 +1,1 @@
-"""Artifacts: content by its hash, what tasks work on, what their results name, and where the bytes are."""
+"""Artifacts: content stored by its hash, the inputs and results that refer to it, and the stores of the bytes."""

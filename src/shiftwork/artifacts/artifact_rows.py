@@ -1,12 +1,12 @@
-"""Artifacts as the database knows them: content, references, and what is unreferenced.
+"""Artifacts in the database: content, references to it, and content that nothing refers to.
 
 Their bytes are in a blob store, outside of every transaction (`transfer.py`). A verb that refers to artifacts holds
 them, and uses them after it has locked its tasks:
 
-    held = await artifacts.hold(tx, workspace, ids)     # the unknown ones are not in the answer
+    held = await artifacts.hold(tx, workspace, ids)     # unknown ids are left out
     await artifacts.use(tx, caller, workspace, [Use(task_uuid, "step", artifact_id, "plan")])
 
-What is used is kept until its task is purged; what is not, for `artifacts.keep_unreferenced_sec`.
+A used artifact is kept until its task is purged, an unused one for `artifacts.keep_unreferenced_sec`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shiftwork.store.store import Row, Tx
 
 
 class Content(NamedTuple):
-    """What is known of bytes that were brought in."""
+    """The facts of uploaded bytes."""
 
     sha256: str
     size: int
@@ -37,7 +37,7 @@ class Content(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """The task that content was brought in for, under a claim where a token is given."""
+    """The task that content was uploaded for, under a claim if there is a token."""
 
     task_id: str
     token: Token | None
@@ -54,14 +54,14 @@ class ArtifactUse(NamedTuple):
 
 
 class StoredContent(NamedTuple):
-    """What became of content that was brought in, and where its bytes are."""
+    """The artifact of uploaded content, and where its bytes are."""
 
     artifact: Artifact
     place: str
 
 
 async def mark(tx: Tx, proposed: str) -> str:
-    """By what this queue's places are known: the first that was proposed stays."""
+    """The prefix of this queue's places in a blob store; the first proposal is kept."""
     known = await tx.one("read_mark")
     if known is None:
         await tx.run("add_mark", mark=proposed)
@@ -80,7 +80,7 @@ async def keep(
     damaged: str | None,
     owner: Owner | None,
 ) -> StoredContent:
-    """Content whose bytes are at a new place. Where it is known already, the older place stays unless it is damaged."""
+    """Record content stored at a new place. Known content keeps its old place unless that copy is damaged."""
     if await quotas.enter(tx, engine, workspace) and damaged is None:
         await quotas.admit(tx, engine, workspace, 0, lambda: content.size)
     work = UnitOfWork(tx, engine, caller)
@@ -111,7 +111,7 @@ async def keep(
 async def touch(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, sha256: str, place: str, owner: Owner | None
 ) -> StoredContent | None:
-    """Content that is known, its bytes found whole at this place; None where it was collected meanwhile."""
+    """Reuse known content whose bytes are intact at this place; None if it has been collected since."""
     work = UnitOfWork(tx, engine, caller)
     task = await _lock_owner(work, owner) if owner is not None else None
     row = await tx.one("touch_artifact", workspace=workspace, hash=sha256, place=place, now=tx.now)
@@ -169,7 +169,7 @@ def _facts(row: Row) -> dict[str, object]:
 
 
 async def hold(tx: Tx, workspace: str, artifact_ids: Iterable[str]) -> dict[str, Row]:
-    """Those of these artifacts that exist, by id, held against being collected until the end of the transaction."""
+    """The existing ones of these artifacts, by id, locked against collection until the end of the transaction."""
     hashes = sorted({known for id_ in artifact_ids if (known := artifact_hash(id_))})
     rows = await tx.all("hold_artifacts", items=[(each,) for each in hashes], workspace=workspace) if hashes else []
     return {show_artifact(row["hash"]): row for row in rows}
@@ -182,7 +182,7 @@ def refuse_unknown(held: Mapping[str, Row], artifact_ids: Iterable[str], where: 
 
 
 async def use(tx: Tx, caller: Caller, workspace: str, uses: Sequence[ArtifactUse]) -> None:
-    """Refer to artifacts that are held; what is referred to already stays as it is."""
+    """Add references to held artifacts; existing references stay unchanged."""
     rows = []
     for each in uses:
         sha256 = artifact_hash(each.artifact_id)
@@ -194,7 +194,7 @@ async def use(tx: Tx, caller: Caller, workspace: str, uses: Sequence[ArtifactUse
 
 
 async def forget(tx: Tx, task_ids: Sequence[str]) -> None:
-    """These tasks are purged: what only they referred to begins to be old."""
+    """Drop the references of purged tasks; artifacts without another reference start to age."""
     freed = await tx.all("delete_artifact_uses", items=[(id_,) for id_ in task_ids])
     if freed:
         items = sorted({(row["workspace"], row["hash"]) for row in freed})
@@ -215,7 +215,7 @@ async def find(tx: Tx, workspace: str, artifact_id: str) -> Row:
 
 
 async def of_task(tx: Tx, workspace: str, task_id: str) -> list[Attached]:
-    """All that a task refers to, oldest first."""
+    """All artifacts that a task refers to, oldest first."""
     return [
         Attached(
             show_artifact(row["hash"]),

@@ -1,4 +1,4 @@
-"""Bytes of artifacts in a folder of this machine, each file durable before it is announced."""
+"""Stores artifact bytes in a local folder; a file is durable before its row is written."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ INCOMING = "incoming"
 
 
 class FolderBlobStore:
-    """A folder, made when something is first put into it."""
+    """A folder, created by the first upload."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"file://{folder}"
         self._folder = folder
 
     async def incoming(self) -> Path:
-        """Inside, on the same file system, so that a file gets its place by a rename."""
+        """A folder on the same file system, so that a rename moves a file to its place."""
         return await asyncio.to_thread(self._make, self._folder / INCOMING)
 
     async def keep(self, file: Path, place: str) -> None:
@@ -43,7 +43,7 @@ class FolderBlobStore:
             _flush(place.parent)
 
     def _make(self, folder: Path) -> Path:
-        """The folder, which a power cut does not undo once something was put into it."""
+        """Create the folder durably, so that a power failure cannot undo it."""
         with as_store_error(str(folder)):
             missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
             for path in reversed(missing):
@@ -73,7 +73,7 @@ class FolderBlobStore:
         return await asyncio.to_thread(lambda: list(islice(self._files(mark, after or ""), count)))
 
     def _files(self, mark: str, after: str) -> Iterator[StoredBlob]:
-        """In the order of their places; folders that lie before the cursor are not read again."""
+        """Files in the order of their places; folders before the cursor are skipped."""
         for prefix in _sorted(self._folder / mark):
             for box in _sorted(prefix):
                 if f"{mark}/{prefix.name}/{box.name}/~" < after:
@@ -95,11 +95,11 @@ class FolderBlobStore:
         return len(old)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def _flush(path: Path) -> None:
-    """Until this is done a power cut may undo what was written to a file, or the names in a folder."""
+    """Flush a file or folder to disk: before that, a power failure can undo writes to it."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -109,7 +109,7 @@ def _flush(path: Path) -> None:
 
 def _open(path: Path) -> int:
     try:
-        # A link in its place would lead to some other file.
+        # A symlink in its place could lead to any file.
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
         raise ArtifactDamaged(f"the stored file cannot be opened: {error.strerror}") from error
@@ -123,7 +123,7 @@ def _part(file: int, start: int, length: int) -> bytes:
 
 
 def _sorted(folder: Path) -> list[Path]:
-    with suppress(OSError):  # it went meanwhile, or is not a folder
+    with suppress(OSError):  # it was removed meanwhile, or is not a folder
         return sorted(folder.iterdir())
     return []
 

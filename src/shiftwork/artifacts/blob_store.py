@@ -30,7 +30,7 @@ class BlobStore(Protocol):
         """The folder in which uploads are collected before they get their place."""
 
     async def keep(self, file: Path, place: str) -> None:
-        """Put the bytes of a file at a new place, durably; the file may be gone afterwards."""
+        """Put the bytes of a file at a new place, durably; the file may be moved away."""
 
     def read(self, place: str, start: int, length: int) -> AsyncIterator[bytes]:
         """Read this many bytes from an offset, in parts of any size; fewer, or `ArtifactDamaged`, if they are
@@ -44,15 +44,15 @@ class BlobStore(Protocol):
         """The next places of one queue, in their order."""
 
     async def tidy(self, before: float) -> int:
-        """Remove what is left of uploads that were interrupted before this time; how many."""
+        """Remove the remains of uploads interrupted before this time; returns how many."""
 
     async def close(self) -> None:
-        """Leave nothing behind on this machine that is only ours."""
+        """Remove this store's temporary files on this machine."""
 
 
 def new_place(mark: str, workspace: str, sha256: str) -> str:
-    """A place of its own for these bytes: two uploads of the same content never share one."""
-    prefix = hashlib.sha256(workspace.encode()).hexdigest()[:16]  # a workspace's name may be any text
+    """A new place for these bytes: two uploads of the same content never share one."""
+    prefix = hashlib.sha256(workspace.encode()).hexdigest()[:16]  # a workspace name can be any text
     return f"{mark}/{prefix}/{sha256[:2]}/{sha256}-{secrets.token_hex(8)}"
 
 
@@ -61,7 +61,7 @@ def is_place(text: str) -> bool:
 
 
 def check_place(place: str) -> str:
-    """A place as we make them: nothing else leads to a file, whatever the database says."""
+    """Refuse a place that we did not make, so that a wrong row cannot lead to another file."""
     if not is_place(place):
         raise ArtifactDamaged(f"{place!r} is not the address of an artifact")
     return place

@@ -1,4 +1,4 @@
-"""Bytes of artifacts in a bucket of an S3-compatible store."""
+"""Stores artifact bytes in a bucket of an S3-compatible store."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 PART = 8 * 1_048_576
 PARTS_AT_ONCE = 2
-"""Of one upload, so that many at a time stay in bounded memory."""
+"""Parts of one upload sent in parallel; few, so that many uploads fit in memory."""
 PATIENCE = timedelta(seconds=20)
 RETRIES = 5
 _OPTIONS = ("endpoint", "region")
-_HINT = "Write s3://bucket/prefix, where needed with ?endpoint=http://host:port&region=name."
+_HINT = "Write s3://bucket/prefix, and add ?endpoint=http://host:port&region=name if needed."
 
 
 class BucketBlobStore:
-    """A bucket, or a part of one. Who may write there, the environment says, as for every S3 client."""
+    """A bucket, or a prefix in one. Credentials come from the environment, as for every S3 client."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -39,7 +39,7 @@ class BucketBlobStore:
         self._incoming: Path | None = None
 
     async def incoming(self) -> Path:
-        """On this machine: the hash and the size of an upload are known before anything is sent."""
+        """A local folder: the hash and size of an upload must be known before it is sent."""
         if self._incoming is None:
             with as_store_error(tempfile.gettempdir()):
                 self._incoming = Path(tempfile.mkdtemp(prefix="shiftwork-artifacts-"))
@@ -59,8 +59,8 @@ class BucketBlobStore:
                     break
 
     async def _open(self, place: str, start: int, end: int) -> tuple[GetResult, int]:
-        """The object from there on, or from its beginning: not every store of this kind sends parts."""
-        from obstore.exceptions import GenericError  # noqa: PLC0415  # an extra
+        """Get the object from `start`, or from its beginning if the store does not support ranges."""
+        from obstore.exceptions import GenericError  # noqa: PLC0415  # an optional extra
 
         if start:
             try:
@@ -81,7 +81,7 @@ class BucketBlobStore:
                 return [StoredBlob(each["path"], each["last_modified"].timestamp()) for each in page]
         return []
 
-    async def tidy(self, before: float) -> int:  # noqa: ARG002  # an upload is there as a whole or not at all
+    async def tidy(self, before: float) -> int:  # noqa: ARG002  # S3 uploads are atomic, so nothing is left
         return 0
 
     async def close(self) -> None:
@@ -91,7 +91,7 @@ class BucketBlobStore:
 
 def _connect(url: str) -> S3Store:
     try:
-        from obstore.store import S3Store  # noqa: PLC0415  # an extra
+        from obstore.store import S3Store  # noqa: PLC0415  # an optional extra
     except ImportError as error:
         raise StoreUnsuitable("the client for S3 is not installed", hint="pip install 'shiftwork[s3]'") from error
     parts = urlsplit(url)
@@ -99,7 +99,7 @@ def _connect(url: str) -> S3Store:
     if unknown := sorted(options.keys() - set(_OPTIONS)):
         raise InputError(f"{unknown[0]!r} is not an option of a bucket", where="artifacts", hint=_HINT)
     if not parts.hostname or parts.username or parts.password:
-        raise InputError("a bucket is named, and no secret", where="artifacts", hint=_HINT)
+        raise InputError("an address of a bucket cannot contain a secret", where="artifacts", hint=_HINT)
     config: S3Config = {"region": options.get("region", "us-east-1")} if {"region", "endpoint"} & options.keys() else {}
     client: ClientConfig = {"timeout": PATIENCE}
     if endpoint := options.get("endpoint"):
@@ -112,7 +112,7 @@ def _connect(url: str) -> S3Store:
 
 @contextmanager
 def _as_store_error(url: str, *, missing_ok: bool = False) -> Iterator[None]:
-    from obstore.exceptions import BaseError, NotFoundError  # noqa: PLC0415  # an extra
+    from obstore.exceptions import BaseError, NotFoundError  # noqa: PLC0415  # an optional extra
 
     try:
         yield

@@ -15,7 +15,7 @@ _HEX = 64
 
 
 class Stored(NamedTuple):
-    """Bytes at a place, and what they must be."""
+    """Bytes at a place, with their expected size and digests."""
 
     place: str
     size: int
@@ -23,7 +23,7 @@ class Stored(NamedTuple):
 
 
 async def read(blob_store: BlobStore, stored: Stored, start: int, end: int) -> AsyncIterator[bytes]:
-    """The bytes from `start` up to `end`; whole blocks are read and checked, and cut to what was asked for."""
+    """Yield the bytes from `start` up to `end`. Whole blocks are read and checked, then cut to the range."""
     if start >= end:
         return
     at = start - start % BLOCK
@@ -40,11 +40,11 @@ async def _check(stored: Stored, at: int, block: bytes) -> None:
     place = at // BLOCK * _HEX
     found = await asyncio.to_thread(hashlib.sha256, block)
     if found.hexdigest() != stored.digests[place : place + _HEX]:
-        raise ArtifactDamaged(f"the stored file differs from what was put, between bytes {at} and {at + len(block)}")
+        raise ArtifactDamaged(f"the stored file differs from the upload between bytes {at} and {at + len(block)}")
 
 
 async def is_whole(blob_store: BlobStore, stored: Stored) -> bool:
-    """Whether all of it can be read as it was put."""
+    """Whether all of it can be read unchanged."""
     try:
         async for _ in read(blob_store, stored, 0, stored.size):
             pass

@@ -14,7 +14,7 @@ VARIABLE = "SHIFTWORK_ARTIFACTS"
 
 
 def open_blob_store(url: str | None, store_url: str) -> BlobStore | None:
-    """A folder, `file:///folder` or `s3://bucket/prefix`; None where neither is named nor the store is a file."""
+    """Open a folder, `file:///folder` or `s3://bucket/prefix`; None without a URL unless the store is a file."""
     url = url or os.environ.get(VARIABLE) or None
     if url is None:
         return _default_blob_store(store_url)
@@ -24,7 +24,7 @@ def open_blob_store(url: str | None, store_url: str) -> BlobStore | None:
     if scheme == "file" and rest.startswith("/"):
         return FolderBlobStore(Path(unquote(rest)))
     if scheme == "s3":
-        from shiftwork.artifacts.bucket import BucketBlobStore  # noqa: PLC0415  # only what is used is loaded
+        from shiftwork.artifacts.bucket import BucketBlobStore  # noqa: PLC0415  # loaded only if used
 
         return BucketBlobStore(url)
     raise InputError(

@@ -17,8 +17,8 @@ _KINDS: dict[int, type[StoreError]] = {
     errno.EPERM: StoreReadOnly,
 }
 _HINT = {
-    StoreReadOnly: "Let this program write there, or name another folder for artifacts.",
-    StoreUnavailable: "Check the folder for artifacts; what was acknowledged there is not touched.",
+    StoreReadOnly: "Give this process write access, or name another folder for artifacts.",
+    StoreUnavailable: "Check the artifact folder; acknowledged artifacts in it are unchanged.",
 }
 
 

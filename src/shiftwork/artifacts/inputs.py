@@ -1,7 +1,7 @@
 """A task's inputs: artifacts and outputs named by its spec, checked on submit and resolved on claim.
 
-The output of a task can be referred to if that task is a dependency or has completed, so that anyone who claims finds
-it.
+A spec can refer to a task's output if that task is a dependency or has completed, so that the output exists when the
+spec's task is claimed.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ async def resolve_references(
     local: Mapping[str, str],
     new: Collection[str],
 ) -> dict[str, str]:
-    """Check every reference of these tasks and use their artifacts; their bodies, with tasks named by their ids.
+    """Check all references of these tasks and use their artifacts; returns the bodies, which name tasks by their ids.
 
-    `local` are the names of tasks in their batch, `new` the ids of all that are new in it.
+    `local` maps the names of tasks in the batch to ids, `new` contains the ids of all new tasks in it.
     """
     refs = {task.id: refs_of(task.prepared.new) for task in tasks}
     wanted = [ref for each in refs.values() for ref in each if artifact_hash(ref)]
@@ -86,7 +86,7 @@ async def resettle(tx: Tx, caller: Caller, row: TaskRow, prepared: Prepared) -> 
 async def _find(
     tx: Tx, workspace: str, names: set[str], local: Mapping[str, str], new: Collection[str]
 ) -> dict[str, Dependency]:
-    """The tasks behind these names; one that is only waited for is known by its name alone."""
+    """The tasks with these names; for a dependency, only the name is known."""
     references = {name: local.get(name) or name for name in sorted(names)}
     if not references:
         return {}
@@ -109,9 +109,9 @@ def _by_id(ref: str, task: NewTaskInputs, found: Mapping[str, Dependency]) -> st
         return ref
     dependency = found.get(name)
     if dependency is None or (dependency.missing and dependency.root not in task.above):
-        raise UnknownReference(f"there is no task {name!r} whose output could be used", where="spec.context_refs")
+        raise UnknownReference(f"there is no task {name!r} to take an output from", where="spec.context_refs")
     if dependency.root not in task.above and dependency.status != State.COMPLETED:
-        hint = "Add it to `dependencies`, so that its output is there when this task is claimed; nothing was changed."
+        hint = "Add it to `dependencies`, so that its output exists when this task is claimed; nothing was changed."
         raise UnknownReference(
             f"task {name!r} has not completed and is not a dependency", where="spec.context_refs", hint=hint
         )
@@ -121,9 +121,9 @@ def _by_id(ref: str, task: NewTaskInputs, found: Mapping[str, Dependency]) -> st
 async def resolve(
     tx: Tx, workspace: str, rows: Sequence[Row], edges: Mapping[str, Sequence[Row]]
 ) -> dict[str, list[Input]]:
-    """What the references of these tasks lead to, by task, and the outputs of tasks that they have waited for.
+    """Resolve the references of these tasks, by task, and add the outputs of their dependencies.
 
-    `rows` have an id and a body, `edges` lead to what a task depends on. Most have none of either.
+    `rows` have an id and a body, `edges` lead to a task's dependencies. Most tasks have neither references nor edges.
     """
     refs: dict[str, list[str]] = {}
     failed: dict[str, dict[str, FailedDependency]] = {}
@@ -147,14 +147,14 @@ async def resolve(
 
 
 def _as_seen(found: Input, failed: FailedDependency | None) -> Input:
-    """A task that this one continued without provides no output, even if it was retried since."""
+    """Hide the output of a task that this one continued without, even if it has been retried since."""
     if failed is None:
         return found
     return Input(found.ref, "output", found.id, status=failed.status, reason=failed.reason, error=failed.error)
 
 
 async def of_task(tx: Tx, workspace: str, task_id: str) -> list[Input]:
-    """Those of one task, whatever its state; of an archived one none, since no one will claim it."""
+    """The inputs of one task in any state; none for an archived task, which no one will claim."""
     body = await tx.one("read_bodies", items=[(task_id,)])
     if body is None:
         return []

@@ -1,7 +1,7 @@
 """Deletes unreferenced artifacts: first the rows, then the bytes.
 
-A crash between the two leaves recorded litter; one between an upload and its row leaves bytes without a row, which are
-found by scanning all bytes, a page per run.
+A crash between the two leaves places recorded as garbage. A crash between an upload and its row leaves bytes without a
+row, which are found by scanning all places, one page per run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shiftwork.store.store import Tx
 
 BATCH = 500
 ORPHAN_SEC = 86_400.0
-"""How old bytes without a row must be: far longer than it takes to write the row after them."""
+"""The minimum age of bytes without a row before removal: far longer than writing the row takes."""
 
 Counts = dict[str, int]
 
@@ -32,14 +32,14 @@ async def collect(tx: Tx, engine: Engine) -> Counts:
         gone = await tx.all("delete_old_artifacts", **place, items=old)
         await tx.insert("insert_litter", [(row["place"], tx.now) for row in gone])
         wanted = sorted(set(old) - {(row["hash"],) for row in gone})
-        if wanted:  # a use was written while the last one was being removed
+        if wanted:  # a use was added while the last one was being removed
             await tx.run("want_artifacts", **place, items=wanted)
         collected += len(gone)
     return {"collected": collected} if collected else {}
 
 
 async def remove(engine: Engine) -> Counts:
-    """Remove the bytes of what was collected, and those that no row names, where this process can reach them."""
+    """Remove the bytes of collected artifacts and bytes without a row, if this process can reach them."""
     if engine.blob_store is None:
         return {}
     blob_store = transfer.blob_store_of(engine)
@@ -57,14 +57,14 @@ async def _clear(engine: Engine, blob_store: BlobStore) -> int:
 
 async def _sweep(engine: Engine, blob_store: BlobStore) -> int:
     mark = await engine.store.read(lambda tx: tx.one("read_mark"))
-    if mark is None:  # nothing was ever put
+    if mark is None:  # nothing was ever uploaded
         return 0
     before = time.time() - ORPHAN_SEC
     page = await blob_store.page(mark["mark"], engine.swept_to, BATCH)
     engine.swept_to = page[-1].place if len(page) == BATCH else None
     old = [(found.place,) for found in page if found.written_at < before]
     if not engine.others and await engine.store.read(lambda tx: tx.one("has_routes")) is not None:
-        return 0  # a workspace that has left may use what is here: only a process that sees all databases knows
+        return 0  # a moved workspace may use these: only a process with all databases knows
     known: set[str] = set()
     for each in (engine, *engine.others):
         rows = await each.store.read(lambda tx: tx.all("known_places", items=old)) if old else []

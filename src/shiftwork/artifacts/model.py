@@ -1,4 +1,4 @@
-"""Artifacts and inputs as they are shown."""
+"""Artifacts and inputs, as callers see them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Role = Literal["input", "made", "result", "step"]
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """Stored content: its facts, and who added it first."""
+    """Stored content: its size, its media type, and who added it first."""
 
     id: str
     size: int
@@ -20,7 +20,7 @@ class Artifact(msgspec.Struct, frozen=True):
 
 
 class Attached(msgspec.Struct, frozen=True):
-    """An artifact as a task refers to it: an input, made under it, in its result, or the result of a step."""
+    """A task's reference to an artifact: an input, an upload under a claim, or part of a result or a step."""
 
     id: str
     size: int

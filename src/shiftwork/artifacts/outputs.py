@@ -1,4 +1,4 @@
-"""Artifacts that results name: they must exist, and stay for as long as the task whose result it is."""
+"""Artifacts named by results: they must exist, and are kept as long as the task."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from shiftwork.model.errors import UnknownReference
 from shiftwork.model.outcome import Outcome, Token
 
 Named = Mapping[Token, Sequence[str]]
-"""By claim, the artifacts that its result names."""
+"""The artifacts that each claim's result names."""
 
 
 async def refuse_unknown(work: UnitOfWork, named: Named) -> dict[Token, Outcome]:
-    """The outcomes of results that name an artifact which is not there; nothing is changed by them."""
+    """The error outcomes of results that name a missing artifact; these results change nothing."""
     workspace = work.caller.workspace
     assert workspace is not None
     held = await artifacts.hold(work.tx, workspace, [id_ for each in named.values() for id_ in each])
@@ -30,7 +30,7 @@ async def refuse_unknown(work: UnitOfWork, named: Named) -> dict[Token, Outcome]
 
 
 async def use(work: UnitOfWork, named: Named, outcomes: Mapping[Token, Outcome]) -> None:
-    """Refer to the artifacts of all results that were taken."""
+    """Add references to the artifacts of all accepted results."""
     workspace = work.caller.workspace
     assert workspace is not None
     taken = {token: each for token, each in named.items() if outcomes[token].error is None}

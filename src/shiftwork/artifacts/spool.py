@@ -1,4 +1,4 @@
-"""Collects an upload in a temporary file, hashed as it comes, in bounded memory."""
+"""Streams an upload into a temporary file and hashes it, in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BLOCK = 1_048_576
 """Content is written, read and checked in blocks of this size."""
 
 Source = bytes | Path | BinaryIO | AsyncIterable[bytes]
-"""What a caller may give: bytes, the path of a file, an open file, or bytes as they come."""
+"""Accepted sources: bytes, the path of a file, an open file, or an async iterable of bytes."""
 
 
 class Upload(NamedTuple):
-    """Content to keep, and what it belongs to."""
+    """Content to store, and the task it belongs to."""
 
     source: Source
     media_type: str
@@ -31,22 +31,22 @@ class Upload(NamedTuple):
     task: str | None = None
     token: str | None = None
     artifact_id: str | None = None
-    """The id that the content must have."""
+    """The id that the content must have, if known."""
 
 
 class Spooled(NamedTuple):
-    """Content in a temporary file, with all that will be known of it."""
+    """Content in a temporary file, with its size and digests."""
 
     file: Path
     sha256: str
     size: int
     digests: str
-    """The SHA-256 of each block, one after the other, so that any part can be checked by itself."""
+    """The concatenated SHA-256 of each block, so that any block can be checked alone."""
 
 
 @asynccontextmanager
 async def spooled(source: Source, folder: Path, most: int) -> AsyncIterator[Spooled]:
-    """The content in a file in this folder, which is gone afterwards, however this ends."""
+    """Spool the content into a file in this folder; the file is always removed afterwards."""
     file = folder / secrets.token_hex(16)
     try:
         yield await _collect(parts_of(source), file, most)
@@ -70,11 +70,11 @@ async def _collect(parts: AsyncIterable[bytes], file: Path, most: int) -> Spoole
 
 
 def _make(file: Path) -> BinaryIO:
-    """For its owner alone: it keeps these rights where it is kept."""
+    """Create the file readable only by its owner; it keeps this mode in the store."""
     return open(file, "xb", opener=lambda path, flags: os.open(path, flags, 0o600))
 
 
-_HINT = "Part it, or raise the setting bounds.artifact_bytes."
+_HINT = "Split it, or raise the setting bounds.artifact_bytes."
 
 
 def _write(out: BinaryIO, block: bytes, whole: hashlib._Hash) -> str:
@@ -90,7 +90,7 @@ def _close(out: BinaryIO) -> None:
 
 
 async def in_blocks(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in whole blocks; only the last may be shorter."""
+    """Regroup the bytes into whole blocks; only the last can be shorter."""
     rest = bytearray()
     async for part in parts:
         rest += part
@@ -102,7 +102,7 @@ async def in_blocks(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
 
 
 def parts_of(source: Source) -> AsyncIterable[bytes]:
-    """What a caller gave, as bytes that come part by part."""
+    """Any source as an async iterable of bytes."""
     if isinstance(source, bytes | bytearray | memoryview):
         return _of_bytes(bytes(source))
     if isinstance(source, Path):
@@ -112,7 +112,7 @@ def parts_of(source: Source) -> AsyncIterable[bytes]:
     if hasattr(source, "read"):
         return _of_file(source)
     raise InputError(
-        f"expected bytes, a pathlib.Path, a file opened in binary, or bytes as they come; got {type(source).__name__}",
+        f"expected bytes, a pathlib.Path, a binary file or an async iterable of bytes; got {type(source).__name__}",
         where="content",
     )
 
@@ -144,7 +144,7 @@ def _read(file: BinaryIO) -> bytes:
     except OSError as error:
         raise InputError(f"the file cannot be read: {error.strerror}", where="content") from None
     if not isinstance(part, bytes):
-        raise InputError("the file was not opened in binary", where="content")
+        raise InputError("the file was not opened in binary mode", where="content")
     return part
 
 
@@ -154,5 +154,5 @@ def check_expected(sha256: str, expected: str | None) -> None:
         raise InputError(
             f"the content is {show_artifact(sha256)}, not {expected}",
             where="artifact_id",
-            hint="It was changed on the way, or the id is that of something else; nothing was kept.",
+            hint="It was changed on the way, or the id belongs to other content; nothing was stored.",
         )

@@ -1,6 +1,6 @@
-"""Content of artifacts on its way in and out: bytes into the blob store, then their row; nothing of it inside a verb.
+"""Uploads and downloads of artifacts: first the bytes, then their row; never inside a verb.
 
-Other parts of the queue that have bytes to keep do it before their own transaction, and refer to them inside it:
+Other parts of the queue store bytes before their own transaction, and refer to them inside it:
 
     artifact_id = await content.put_bytes(engine, caller, workspace, data, "application/json")
     ...                                                    # then, in the verb: `artifacts.hold` and `artifacts.use`
@@ -26,7 +26,7 @@ from shiftwork.model.errors import ArtifactsUnavailable, ConflictError, Forbidde
 from shiftwork.store.store import Row, Tx
 
 _REFUSED = (InputError, Forbidden, NotFound, ConflictError)
-"""After any other error the row may be there all the same, and the bytes must not go."""
+"""Errors that prove the row was not written; after any other error the bytes must stay."""
 
 Run = Callable[..., Awaitable[Any]]
 """Runs one verb of the workspace in one transaction, as `Handle._run` does."""
@@ -34,12 +34,12 @@ Run = Callable[..., Awaitable[Any]]
 
 def blob_store_of(engine: Engine) -> BlobStore:
     if engine.blob_store is None:
-        raise ArtifactsUnavailable("this queue has no place for artifacts", where="artifacts")
+        raise ArtifactsUnavailable("this queue has no storage for artifacts", where="artifacts")
     return engine.blob_store
 
 
 async def mark_of(engine: Engine) -> str:
-    """By what this queue's places are known from those of others in the same depot."""
+    """The prefix that tells this queue's places from those of others in the same blob store."""
     if engine.mark is None:
         proposed = secrets.token_hex(8)
         engine.mark = await engine.store.run(lambda tx: artifacts.mark(tx, proposed))
@@ -56,14 +56,14 @@ async def put(
     expected: str | None = None,
     request: IdempotentRequest | None = None,
 ) -> Artifact:
-    """Keep content, and refer to it from its owner where there is one. `expected` is the id it must come to."""
+    """Store content, and attach it to its owner if there is one. `expected` is the id it must have."""
     blob_store = blob_store_of(engine)
     most = (await engine.settings_cache.get(engine.store, workspace)).settings().bounds.artifact_bytes
-    async with spooled(source, await blob_store.incoming(), most) as arrived:
-        check_expected(arrived.sha256, expected)
+    async with spooled(source, await blob_store.incoming(), most) as upload:
+        check_expected(upload.sha256, expected)
         if request is not None:
-            request.add(arrived.sha256)
-        return (await _keep(engine, blob_store, run, workspace, arrived, media_type, owner)).artifact
+            request.add(upload.sha256)
+        return (await _keep(engine, blob_store, run, workspace, upload, media_type, owner)).artifact
 
 
 async def _keep(
@@ -71,23 +71,23 @@ async def _keep(
     blob_store: BlobStore,
     run: Run,
     workspace: str,
-    arrived: Spooled,
+    upload: Spooled,
     media_type: str,
     owner: Owner | None,
 ) -> StoredContent:
-    """Bytes that are there already, whole, are not kept twice; damaged ones are replaced."""
+    """Store the bytes, unless they are already stored and intact; damaged ones are replaced."""
     damaged: str | None = None
-    known = await engine.store.read(lambda tx: _known(tx, workspace, arrived.sha256))
+    known = await engine.store.read(lambda tx: _known(tx, workspace, upload.sha256))
     if known is not None:
         if await checked_read.is_whole(blob_store, stored(known)):
-            kept: StoredContent | None = await run(artifacts.touch, workspace, arrived.sha256, known["place"], owner)
+            kept: StoredContent | None = await run(artifacts.touch, workspace, upload.sha256, known["place"], owner)
             if kept is not None:
                 return kept
         else:
             damaged = known["place"]
-    place = new_place(await mark_of(engine), workspace, arrived.sha256)
-    await blob_store.keep(arrived.file, place)
-    content = Content(arrived.sha256, arrived.size, arrived.digests, media_type)
+    place = new_place(await mark_of(engine), workspace, upload.sha256)
+    await blob_store.keep(upload.file, place)
+    content = Content(upload.sha256, upload.size, upload.digests, media_type)
     try:
         brought: StoredContent = await run(artifacts.keep, workspace, content, place, damaged, owner)
     except _REFUSED:
@@ -107,7 +107,7 @@ def stored(row: Row) -> Stored:
 async def stream(
     engine: Engine, workspace: str, artifact_id: str, start: int, end: int | None
 ) -> AsyncGenerator[bytes, None]:
-    """The bytes of an artifact, or of a part of it, each block checked before it is handed on."""
+    """Stream the bytes of an artifact or a part of it; each block is checked before it is yielded."""
     row = await engine.store.read(lambda tx: artifacts.find(tx, workspace, artifact_id))
     last = row["size"] if end is None else min(end, row["size"])
     async for block in checked_read.read(blob_store_of(engine), stored(row), start, last):
@@ -115,7 +115,7 @@ async def stream(
 
 
 async def put_bytes(engine: Engine, caller: Caller, workspace: str, content: bytes, media_type: str) -> str:
-    """Keep these bytes and answer with the id of their artifact, to be referred to soon."""
+    """Store these bytes and return the id of their artifact; refer to it soon."""
 
     async def run(verb: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         return await engine.store.run(functools.partial(_call, verb, engine, caller, args))
@@ -128,5 +128,5 @@ async def _call(verb: Callable[..., Awaitable[Any]], engine: Engine, caller: Cal
 
 
 async def read_bytes(engine: Engine, workspace: str, artifact_id: str) -> bytes:
-    """All bytes of an artifact at once, for content that is known to be small."""
+    """Read a whole artifact into memory, for content known to be small."""
     return b"".join([block async for block in stream(engine, workspace, artifact_id, 0, None)])

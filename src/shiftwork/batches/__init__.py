@@ -1,1 +1,1 @@
-"""Work that may wait a day, sent to a provider in batches at half the price."""
+"""Work that can wait a day, sent to a provider in batches at half the price."""

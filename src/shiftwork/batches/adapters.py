@@ -1,4 +1,4 @@
-"""The batch APIs of Anthropic and OpenAI, each as the same five requests."""
+"""The batch APIs of Anthropic and OpenAI behind one interface of five requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shiftwork.store import crash_points
 
 PAGE = 100
 MAX_PAGES = 50
-"""Of a list of batches that is looked through for one of ours."""
+"""The most pages of a provider's list of batches to search for one of ours."""
 
 LABEL = "shiftwork_batch"
 
@@ -25,24 +25,24 @@ class Adapter(Protocol):
     """One provider's batches."""
 
     async def create(self, batch_id: str, requests: Sequence[Request], /) -> str:
-        """Send a batch; its id at the provider."""
+        """Send a batch; returns its id at the provider."""
 
     async def is_ended(self, external_id: str) -> bool: ...
 
     async def answers(self, external_id: str, batch_id: str) -> dict[int, Answer]:
-        """What an ended batch answered, by the places of its tasks."""
+        """The answers of an ended batch, by the place of each task in it."""
 
     async def cancel(self, external_id: str) -> None:
-        """Ask for its end; what is done by then can be read."""
+        """Cancel a batch; answers finished by then can still be read."""
 
     async def recent(self, since: float) -> list[Candidate]:
-        """Batches that were created since then."""
+        """Batches created since then."""
 
     async def close(self) -> None: ...
 
 
 class Anthropic:
-    """Message Batches. A batch has no label: which one is ours is seen in the ids of its results."""
+    """Message Batches. A batch has no label, so ours are recognized by the ids of their results."""
 
     def __init__(self, http: ProviderHttp) -> None:
         self._http = http
@@ -90,7 +90,7 @@ class Anthropic:
 def _of_anthropic(result: Mapping[str, Any]) -> Answer:
     if result["type"] == "errored":
         error = result.get("error") or {}
-        return Answer(error=_words(error.get("error") or error))
+        return Answer(error=_error_text(error.get("error") or error))
     if result["type"] != "succeeded":
         return policy.MISSING
     message, used = result["message"], result["message"].get("usage") or {}
@@ -178,7 +178,7 @@ def _of_openai(line: Mapping[str, Any]) -> Answer:
     if error and error.get("code") in _NOT_DONE:
         return policy.MISSING
     if error or not response or response["status_code"] != 200:
-        return Answer(error=_words(error or (response or {}).get("body") or {}))
+        return Answer(error=_error_text(error or (response or {}).get("body") or {}))
     body = response["body"]
     message, used = body["choices"][0]["message"], body.get("usage") or {}
     return Answer(
@@ -191,8 +191,8 @@ def _of_openai(line: Mapping[str, Any]) -> Answer:
     )
 
 
-def _words(error: Mapping[str, Any]) -> str:
-    """An error as its provider puts it, with the kind that limits and refusals are recognized by."""
+def _error_text(error: Mapping[str, Any]) -> str:
+    """The provider's error text, prefixed with the error type that identifies limits and refusals."""
     inner = error.get("error")
     found = inner if isinstance(inner, Mapping) else error
     kind = found.get("type") or found.get("code")
@@ -200,7 +200,7 @@ def _words(error: Mapping[str, Any]) -> str:
 
 
 def adapter(environment: Mapping[str, str], provider: Provider, *, allow_private: bool) -> Adapter:
-    """The provider's API, with the key and the base URL that its own clients take from the environment."""
+    """The provider's API, with key and base URL from the same environment variables as its own clients."""
     access = policy.ACCESS[provider]
     key, base = environment[access.key], environment.get(access.base) or access.default
     if provider == "anthropic":

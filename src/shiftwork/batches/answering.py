@@ -1,4 +1,4 @@
-"""Gives the answers of a batch to its tasks, each once: an item is closed in the transaction that ends its attempt."""
+"""Applies a batch's answers to its tasks, each once: the transaction that ends an attempt also closes its item."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from shiftwork.providers import prices
 from shiftwork.store.store import Row, Tx
 
 CHUNK = 100
-"""Answers that one transaction takes."""
+"""Answers applied in one transaction."""
 
 
 class Item(NamedTuple):
-    """A task of a batch with what its provider answered, ready to be stored."""
+    """A task of a batch with its provider's answer, ready to be stored."""
 
     place: int
     report: CheckedResult | CheckedFailure
 
 
 def prepare(items: Sequence[Row], answers: Mapping[int, Answer]) -> list[Item]:
-    """What each open item's attempt comes to; before any transaction, since prices are read from a file."""
+    """Prepare the results of open items; outside of any transaction, since prices are read from a file."""
     return [
         Item(row["place"], _report(Token(row["task_id"], row["fence"]), row["body"], answers[row["place"]]))
         for row in items
@@ -57,7 +57,7 @@ def _report(token: Token, body: str | None, answer: Answer) -> CheckedResult | C
     wants_json = _wants_json(msgspec.json.decode(body) if body else {})
     try:
         return check_result(token, TaskResult(_data(answer, wants_json=wants_json), answer.text, usage=usage))
-    except ShiftworkError as error:  # it cannot be stored, and was paid for
+    except ShiftworkError as error:  # the answer cannot be stored, but was paid for
         return check_failure(token, TaskFailure(reasons.INVALID_OUTPUT, str(error)[:MAX_TEXT], usage))
 
 
@@ -67,7 +67,7 @@ def _wants_json(body: Mapping[str, Any]) -> bool:
 
 
 def _data(answer: Answer, *, wants_json: bool) -> Any:
-    """The answer's own JSON where the task asks for JSON; else what is in it besides text."""
+    """The answer's JSON if the task asks for JSON; otherwise its parts that are not text."""
     if wants_json and answer.text is not None:
         try:
             return msgspec.json.decode(answer.text)
@@ -77,7 +77,7 @@ def _data(answer: Answer, *, wants_json: bool) -> Any:
 
 
 async def hand_back(tx: Tx, engine: Engine, batch_id: str, items: Sequence[Item]) -> int:
-    """End the attempts of these items, as far as they are open."""
+    """End the attempts of those items that are still open."""
     if await tx.one("lock_batch", id=batch_id) is None:
         return 0
     still = {row["place"] for row in await tx.all("batch_items_held", batch=batch_id)}
@@ -91,7 +91,7 @@ async def hand_back(tx: Tx, engine: Engine, batch_id: str, items: Sequence[Item]
         ):
             if outcome.error is None:
                 outcomes.append((place, outcome))
-            else:  # such as a missing report; of a claim that is lost, the failure is refused, too
+            else:  # such as a missing report; if the claim is lost, the failure is refused, too
                 refused = TaskFailure(reasons.INVALID_OUTPUT, str(outcome.error)[:MAX_TEXT])
                 failures[place] = CheckedFailure(results[place].token, refused)
     if failures:
@@ -111,7 +111,7 @@ def _status(outcome: Outcome) -> str:
 
 
 async def release_rest(work: UnitOfWork, batch_id: str, items: Sequence[Row], reason: str) -> None:
-    """What the provider has not done, any agent may take."""
+    """Release the items without an answer, so that any agent can claim them."""
     rows = {row.id: row for row in await work.lock(item["task_id"] for item in items)}
     ended = []
     for item in items:

@@ -1,4 +1,4 @@
-"""Chooses the tasks of a batch: they are claimed, and their claims last as long as the batch may."""
+"""Claims the tasks of a batch; their leases last as long as the batch can take."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _NONE = msgspec.json.encode([]).decode()
 
 
 async def gather(tx: Tx, engine: Engine, workspace: str, provider: str) -> int:
-    """Put ready tasks of one provider into batches, one for each model; how many."""
+    """Put ready tasks of one provider into batches, one batch per model; returns how many tasks."""
     agent = policy.agent_of(provider)
     await _register(tx, workspace, agent)
     try:
         request = ClaimRequest(workspace, agent, most=policy.MAX_REQUESTS, start=True)
         claimed = (await claim(tx, engine, CALLER, request)).assignments
     except AgentUnavailable:
-        return 0  # a person has set this agent to rest
+        return 0  # a person has paused this agent
     if not claimed:
         return 0
     bodies = {
@@ -52,7 +52,7 @@ async def gather(tx: Tx, engine: Engine, workspace: str, provider: str) -> int:
 
 
 async def _register(tx: Tx, workspace: str, agent: str) -> None:
-    """Without a limit to what it holds: it does none of it itself."""
+    """Register the batch agent with unlimited slots, since it only holds tasks."""
     if await tx.one("read_agent", workspace=workspace, id=agent) is None:
         await tx.run(
             "add_agent",
@@ -95,7 +95,7 @@ async def _make(
 
 
 async def leave_lane(work: UnitOfWork, rows: Sequence[TaskRow], bodies: Sequence[str]) -> None:
-    """Whatever frees these tasks next, any agent may take them: a task is in one batch at most."""
+    """Take these tasks out of the batch lane: once freed, any agent can claim them. A task is batched at most once."""
     settings = await work.settings(rows)
     keys = {}
     for row, body in zip(rows, bodies, strict=True):

@@ -1,8 +1,8 @@
-"""Gathers work of the batch lane, sends it to its provider, and brings the answers back.
+"""Gathers work of the batch lane, sends it to its provider, and applies the answers.
 
-A batch is never sent twice: before it is sent it is marked `posting`, in a transaction of its own. A process that dies
-then, or never hears the provider's answer, leaves it so; later it is looked for in the provider's list, and sent again
-only if it is not there.
+A batch is never sent twice: a separate transaction marks it `posting` before it is sent. If the process dies then, or
+gets no answer, the batch stays `posting`; later it is searched for in the provider's list, and sent again only if it is
+missing there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AGENTS = [(agent,) for agent in sorted(AGENTS)]
 
 
 async def elect(tx: Tx, engine: Engine) -> Counts:
-    """Give tasks to any agent that no batch has taken or answered in time, and forget old batches."""
+    """Release tasks that no batch took or answered in time, and delete old batches."""
     await tx.run("prune_batches", before=tx.now - policy.KEEP_SEC)
     freed = 0
     for lane in await tx.all("batch_lanes", agents=_AGENTS):
@@ -46,7 +46,7 @@ async def elect(tx: Tx, engine: Engine) -> Counts:
             freed += await _leave(tx, engine, lane["lane"], before)
     for batch in await tx.all("overdue_batches", before=tx.now - policy.LATE_SEC):
         items = await tx.all("batch_items_held", batch=batch["id"])
-        await _finish(tx, engine, batch, items, "its batch was not read in time")
+        await _finish(tx, engine, batch, items, "its batch took too long")
         freed += len(items)
     return {"freed": freed} if freed else NOWHERE
 
@@ -64,13 +64,13 @@ async def _leave(tx: Tx, engine: Engine, lane: int, before: float) -> int:
 
 
 async def run(engine: Engine) -> Counts:
-    """All that this process can do for the providers whose keys it has."""
+    """Run the batches of all providers whose keys this process has."""
     counts: Counter[str] = Counter()
     providers = policy.configured(os.environ)
     if not providers:
         return {}  # without loading aiohttp, which takes 10 MiB
     try:
-        from shiftwork.batches import adapters  # noqa: PLC0415  # it needs aiohttp, which a bare install has not
+        from shiftwork.batches import adapters  # noqa: PLC0415  # needs aiohttp, which a minimal install lacks
     except ImportError:
         return {}
     for provider in providers:
@@ -89,14 +89,14 @@ async def _of_provider(engine: Engine, provider: Provider, api: Adapter) -> Coun
         "posting": _find,
         "posted": _read,
     }
-    for status in ("posting", "gathered", "posted"):  # one that is found or known to be missing goes on at once
+    for status in ("posting", "gathered", "posted"):  # a batch that was found or is missing continues at once
         open_ = await engine.store.read(lambda tx: tx.all("open_batches", provider=provider))
         for batch in [row for row in open_ if row["status"] == status]:
             try:
                 counts[status] += bool(await steps[status](engine, api, batch))
             except (ProviderError, LookupError, TypeError, ValueError) as error:
-                what = str(error) if isinstance(error, ProviderError) else f"its answer was not understood: {error!r}"
-                log.warning("batch %s at %s waits: %s", batch["id"], provider, what)
+                what = str(error) if isinstance(error, ProviderError) else f"unexpected answer: {error!r}"
+                log.warning("batch %s at %s is delayed: %s", batch["id"], provider, what)
                 await engine.store.run(functools.partial(_note_error, batch=batch, error=what))
     return +counts
 
@@ -126,18 +126,18 @@ async def _post(engine: Engine, api: Adapter, batch: Row) -> bool:
         return False
     crash_points.reach("before posting a batch")
     if time.monotonic() - began > policy.GRACE_SEC / 2:
-        return False  # this process was halted; another may look for the batch already
+        return False  # this process was stalled; another may be searching for the batch
     try:
         external_id = await api.create(batch["id"], requests)
     except AnswerLost:
-        raise  # it stays `posting` until it is found, or known to be missing
+        raise  # it stays `posting` until it is found or known to be missing
     except WorkRefused as error:
         await engine.store.run(functools.partial(_end, engine=engine, batch_id=batch["id"], reason=str(error)))
         return True
     except ProviderError as error:
         changes = {"status": "gathered", "posting_at": None, "error": str(error)}
         await engine.store.run(functools.partial(_change, batch_id=batch["id"], expected="posting", changes=changes))
-        log.warning("batch %s waits: %s", batch["id"], error)
+        log.warning("batch %s is delayed: %s", batch["id"], error)
         return False
     crash_points.reach("after posting a batch")
     return await engine.store.run(
@@ -146,7 +146,7 @@ async def _post(engine: Engine, api: Adapter, batch: Row) -> bool:
 
 
 async def _begin_post(tx: Tx, engine: Engine, batch_id: str) -> list[Request]:
-    """Mark a batch as being sent; what is sent. Nothing where another process was faster, or no task is left."""
+    """Mark a batch as `posting`; returns its requests. Empty if another process was faster or no task is left."""
     batch = await tx.one("lock_batch", id=batch_id)
     if batch is None or batch["status"] != "gathered":
         return []
@@ -179,11 +179,11 @@ async def _posted(tx: Tx, engine: Engine, batch_id: str, external_id: str) -> bo
 
 
 async def _find(engine: Engine, api: Adapter, batch: Row) -> bool:
-    """A batch that was sent without an answer: find it in the provider's list."""
+    """Find a batch in the provider's list whose sending got no answer."""
     since, now = batch["posting_at"], engine.store.now()
     if now < since + policy.GRACE_SEC:
         return False
-    external_id, unclear = await _look_for(engine, api, batch)
+    external_id, unclear = await _search(engine, api, batch)
     if external_id is not None:
         return await engine.store.run(
             functools.partial(_posted, engine=engine, batch_id=batch["id"], external_id=external_id)
@@ -195,8 +195,8 @@ async def _find(engine: Engine, api: Adapter, batch: Row) -> bool:
     return True
 
 
-async def _look_for(engine: Engine, api: Adapter, batch: Row) -> tuple[str | None, bool]:
-    """Its id at the provider; else whether it may be one that has not ended, and cannot be read yet."""
+async def _search(engine: Engine, api: Adapter, batch: Row) -> tuple[str | None, bool]:
+    """Its id at the provider, or None and whether it may be a batch that has not ended and cannot be read yet."""
     since = batch["posting_at"]
     recent = await api.recent(since - policy.SKEW_SEC)
     for each in recent:
@@ -214,7 +214,7 @@ async def _look_for(engine: Engine, api: Adapter, batch: Row) -> tuple[str | Non
 
 
 async def _read(engine: Engine, api: Adapter, batch: Row) -> bool:
-    """The answers of a batch that has ended; else whether its provider should stop."""
+    """Apply the answers of an ended batch; cancel one whose time is over."""
     items = await engine.store.read(lambda tx: tx.all("batch_items_held", batch=batch["id"]))
     if not await api.is_ended(batch["external_id"]):
         over = engine.store.now() >= batch["expires_at"] or not any(item["held"] for item in items)
@@ -236,17 +236,17 @@ async def _read(engine: Engine, api: Adapter, batch: Row) -> bool:
 
 
 async def _end_answered(tx: Tx, engine: Engine, batch_id: str, answered: set[int]) -> bool:
-    """End a batch once each answer is handed back; what has none, any agent may take."""
+    """End a batch once every answer is applied; any agent can claim tasks without one."""
     batch = await tx.one("lock_batch", id=batch_id)
     items = await tx.all("batch_items_held", batch=batch_id)
     if batch is None or batch["status"] == "ended" or any(item["place"] in answered for item in items):
-        return False  # some outputs took too long to check: they are handed back next time
+        return False  # some outputs took too long to check: they are applied next time
     await _finish(tx, engine, batch, items, "its batch ended without an answer")
     return True
 
 
 async def _end(tx: Tx, engine: Engine, batch_id: str, reason: str) -> None:
-    """The provider refused a batch: any agent may take its tasks."""
+    """End a batch that the provider refused: any agent can claim its tasks."""
     batch = await tx.one("lock_batch", id=batch_id)
     if batch is not None and batch["status"] != "ended":
         items = await tx.all("batch_items_held", batch=batch_id)
@@ -269,7 +269,7 @@ async def _note_error(tx: Tx, batch: Row, error: str) -> None:
 
 
 async def _change(tx: Tx, batch_id: str, expected: str, changes: dict[str, Any]) -> Row | None:
-    """The batch as changed; None where it is no longer in the expected state."""
+    """Change a batch and return it; None if it is no longer in the expected state."""
     batch = await tx.one("lock_batch", id=batch_id)
     if batch is None or batch["status"] != expected:
         return None

@@ -1,4 +1,4 @@
-"""Batches as they are shown, and how a provider can fail."""
+"""Batches, as callers see them, and the errors of providers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Provider = Literal["anthropic", "openai"]
 PROVIDERS: tuple[Provider, ...] = get_args(Provider)
 AGENT_PREFIX = "shiftwork-batch-"
 AGENTS = {f"{AGENT_PREFIX}{provider}": provider for provider in PROVIDERS}
-"""Who claims the work of each provider's batches."""
+"""The agent that claims each provider's batches, and the provider."""
 
 BatchStatus = Literal["gathered", "posting", "posted", "ended"]
-"""Its tasks are chosen; it is being sent, or no one knows whether it arrived; the provider has it; it is over."""
+"""Tasks are chosen; it is being sent, or may have arrived; the provider has it; it is over."""
 ItemStatus = Literal["open", "completed", "failed", "released", "late"]
-"""Of a task in a batch. `released`: any agent may take it. `late`: it was cancelled or taken back before the answer."""
+"""`released`: any agent can claim the task. `late`: it was cancelled or reclaimed before the answer."""
 
 
 class BatchTask(msgspec.Struct, frozen=True):
@@ -34,30 +34,30 @@ class Batch(msgspec.Struct, frozen=True):
     status: BatchStatus
     requests: int
     open: int
-    """Tasks that still wait for their answer."""
+    """Tasks without an answer yet."""
     cost_usd: float
-    """Of the answers that were handed back so far, at half the price."""
+    """The cost of the answers so far, at half the price."""
     created_at: float
     expires_at: float
-    """When the provider is asked to stop: what it has not answered then, any agent may take."""
+    """When the batch is cancelled: any agent can then claim its unanswered tasks."""
     posted_at: float | None = None
     ended_at: float | None = None
     external_id: str | None = None
     """Its id at the provider."""
     error: str | None = None
-    """Why it could not be sent or read when that was last tried."""
+    """Why it could not be sent or read at the last try."""
     cancel_asked_at: float | None = None
     tasks: list[BatchTask] = []
-    """Only where one batch is asked for."""
+    """Only when a single batch is read."""
 
 
 class ProviderError(Exception):
-    """A provider could not be asked, or refused. Nothing was done there."""
+    """The request did not reach the provider, or was refused. It had no effect."""
 
 
 class WorkRefused(ProviderError):
-    """The provider will never take this."""
+    """The provider will never accept this request."""
 
 
 class AnswerLost(ProviderError):
-    """It was asked, and no one knows what it did."""
+    """The request was sent, but its outcome is unknown."""

@@ -1,4 +1,4 @@
-"""Which tasks go into a batch, what is sent of each, and how they are divided."""
+"""Decides which tasks go into a batch, what is sent for each, and how batches are split."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from shiftwork.model.errors import InputError
 from shiftwork.model.task import NewTask
 
 PRICE_FACTOR = 0.5
-"""What a batch costs at both providers, of the usual price."""
+"""The price of a batch at both providers, relative to the usual price."""
 
 MAX_REQUESTS = 1000
 MAX_BYTES = 100_000_000
-"""Of one batch. Both are well below what the providers take, so that a batch fits into memory and a transaction."""
+"""Bounds of one batch, well below the providers' own, so that it fits into memory and a transaction."""
 
 GRACE_SEC = 900.0
-"""This long after a batch was sent without an answer, it is in the provider's list, or never will be."""
+"""If a batch sent without an answer is not in the provider's list by then, it never will be."""
 
 SKEW_SEC = 300.0
-"""How far the clocks of a provider and of this queue may differ."""
+"""The most by which the clocks of a provider and this queue can differ."""
 
 LATE_SEC = 3600.0
-"""How long after its time is over a batch may take to be read; then its tasks are released."""
+"""How long after its expiry a batch can still be read; then its tasks are released."""
 
 KEEP_SEC = 30 * 86_400.0
-"""How long an ended batch can be looked at."""
+"""How long an ended batch can be read."""
 
 
 class Access(NamedTuple):
@@ -51,18 +51,18 @@ def configured(environment: Mapping[str, str]) -> list[Provider]:
 
 
 class Request(NamedTuple):
-    """One task as a provider gets it."""
+    """One task's request to a provider."""
 
     custom_id: str
     params: dict[str, Any]
 
 
 class Answer(NamedTuple):
-    """What a provider made of one request: an answer, an error, or neither."""
+    """A provider's answer to one request: an answer, an error, or neither."""
 
     text: str | None = None
     content: Any = None
-    """The parts of an answer that is not text alone, such as calls of tools."""
+    """The parts of an answer that is more than text, such as tool calls."""
     error: str | None = None
     model: str | None = None
     tokens_in: int = 0
@@ -71,7 +71,7 @@ class Answer(NamedTuple):
 
     @property
     def is_missing(self) -> bool:
-        """It was not done at all: the batch expired or was cancelled before."""
+        """Whether the request was never processed: the batch expired or was cancelled first."""
         return self.text is None and self.content is None and self.error is None
 
 
@@ -86,7 +86,7 @@ class Candidate(NamedTuple):
     requests: int
     ended: bool
     label: str | None = None
-    """Our own id of it, where the provider keeps one."""
+    """Our own id of the batch, if the provider stores one."""
 
 
 def agent_of(provider: str) -> str:
@@ -94,12 +94,12 @@ def agent_of(provider: str) -> str:
 
 
 def provider_of(agent_id: str | None) -> Provider | None:
-    """The provider in whose batches this agent works; None of all other agents."""
+    """The provider of a batch agent; None for any other agent."""
     return AGENTS.get(agent_id or "")
 
 
 def check(new: NewTask, where: str) -> None:
-    """A task of the batch lane says all that a provider must know, and no one else is to do it."""
+    """Check that a task of the batch lane has a complete request and names no agent."""
     payload = new.payload
     if payload.get("provider") not in PROVIDERS:
         raise InputError(
@@ -109,34 +109,34 @@ def check(new: NewTask, where: str) -> None:
         )
     request = payload.get("request")
     if not isinstance(request, Mapping):
-        raise InputError("a task of the batch lane needs the request", where=f"{where}.payload.request", hint=_EXAMPLE)
+        raise InputError("a task of the batch lane needs a request", where=f"{where}.payload.request", hint=_EXAMPLE)
     if not isinstance(request.get("model"), str) or not 0 < len(request["model"]) <= MAX_MODEL:
-        raise InputError("expected the name of a model", where=f"{where}.payload.request.model", hint=_EXAMPLE)
+        raise InputError("expected a model name", where=f"{where}.payload.request.model", hint=_EXAMPLE)
     if not isinstance(request.get("messages"), list) or not request["messages"]:
         raise InputError("expected a list of messages", where=f"{where}.payload.request.messages", hint=_EXAMPLE)
     if request.get("stream"):
-        raise InputError("a batch does not stream", where=f"{where}.payload.request.stream", hint="Leave it out.")
+        raise InputError("a batch cannot stream", where=f"{where}.payload.request.stream", hint="Leave it out.")
     if new.target_agent_id is not None:
         hint = "Leave out target_agent_id, or the urgency."
-        raise InputError("a task of the batch lane is for no single agent", where=f"{where}.target_agent_id", hint=hint)
+        raise InputError("a task of the batch lane cannot name an agent", where=f"{where}.target_agent_id", hint=hint)
 
 
 MAX_MODEL = 255
 
 
 def custom_id(batch_id: str, place: int) -> str:
-    """What the provider repeats with each answer: at most 64 letters, digits and dashes."""
+    """The id that the provider returns with each answer: at most 64 letters, digits and dashes."""
     return f"{batch_id.replace('-', '')}-{place}"
 
 
 def place_of(batch_id: str, custom: str) -> int | None:
-    """Which task of this batch an answer is for; None where it is of another batch."""
+    """The place of an answer's task in this batch; None if the answer is from another batch."""
     own, _, place = custom.rpartition("-")
     return int(place) if own == batch_id.replace("-", "") and place.isdecimal() else None
 
 
 def split(sizes: Iterable[int]) -> Iterator[int]:
-    """How many of these, in order, go into each batch."""
+    """Split requests in order; yields how many go into each batch."""
     count = total = 0
     for size in sizes:
         if count and (count == MAX_REQUESTS or total + size > MAX_BYTES):
@@ -148,7 +148,7 @@ def split(sizes: Iterable[int]) -> Iterator[int]:
 
 
 def candidates(found: Iterable[Candidate], requests: int, since: float, known: Sequence[str]) -> list[Candidate]:
-    """Batches at the provider that may be one of ours whose answer was lost."""
+    """Batches at the provider that may be ours, sent without an answer."""
     return [
         each
         for each in found

@@ -1,4 +1,4 @@
-"""Requests to a provider. An error says whether the provider may have done what it was asked."""
+"""Sends requests to a provider. The error type says whether the request may have had an effect."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SHOWN_CHARS = 300
 
 
 REFUSED = frozenset({400, 413, 422})
-"""The request itself is wrong: it is not sent again."""
+"""The request itself is invalid: it is not sent again."""
 
 
 class ProviderHttp:
-    """One provider's API under its base URL, reached at public addresses only, unless private ones are allowed."""
+    """One provider's API under its base URL; only public addresses, unless private ones are allowed."""
 
     def __init__(self, base_url: str, headers: dict[str, str], *, allow_private: bool) -> None:
         self._base_url = base_url.rstrip("/")
@@ -31,24 +31,24 @@ class ProviderHttp:
         await self._sender.close()
 
     async def get(self, path: str) -> Any:
-        return _object(await self._ask("GET", path))
+        return _object(await self._request("GET", path))
 
     async def get_lines(self, path: str) -> list[dict[str, Any]]:
-        """A file in which each line is an object."""
-        return [_object(line) for line in (await self._ask("GET", path)).splitlines() if line.strip()]
+        """Read a JSON Lines file."""
+        return [_object(line) for line in (await self._request("GET", path)).splitlines() if line.strip()]
 
     async def post(self, path: str, body: Any) -> Any:
         headers = {"content-type": "application/json"}
-        return _object(await self._ask("POST", path, data=msgspec.json.encode(body), headers=headers))
+        return _object(await self._request("POST", path, data=msgspec.json.encode(body), headers=headers))
 
     async def upload(self, path: str, name: str, content: bytes, **fields: str) -> Any:
         form = aiohttp.FormData(fields)
         form.add_field("file", content, filename=name, content_type="application/jsonl")
-        return _object(await self._ask("POST", path, data=form))
+        return _object(await self._request("POST", path, data=form))
 
-    async def _ask(self, method: str, path: str, *, headers: dict[str, str] | None = None, **options: Any) -> bytes:
+    async def _request(self, method: str, path: str, *, headers: dict[str, str] | None = None, **options: Any) -> bytes:
         if not self._base_url.startswith("https://") and not self._allow_private:
-            raise ProviderError(f"{self._base_url} is not https: that needs SHIFTWORK_PRIVATE_SINKS=1")
+            raise ProviderError(f"{self._base_url} is not https: set SHIFTWORK_PRIVATE_SINKS=1 to allow it")
         session = self._sender.session(allow_private=self._allow_private)
         try:
             async with session.request(
@@ -63,19 +63,19 @@ class ProviderHttp:
         except aiohttp.ClientConnectorError as error:
             raise ProviderError(f"{method} {path} could not be sent: {error.os_error}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise AnswerLost(f"{method} {path} had no answer: {type(error).__name__}") from error
+            raise AnswerLost(f"no answer to {method} {path}: {type(error).__name__}") from error
 
 
 def _checked(status: int, body: bytes, what: str) -> bytes:
     if 200 <= status < 300:
         return body
     text = body.decode(errors="replace").strip()[:_SHOWN_CHARS]
-    said = f"{what} was answered with {status}: {text}"
+    message = f"{what} returned {status}: {text}"
     if status in REFUSED:
-        raise WorkRefused(said)
+        raise WorkRefused(message)
     if status >= 500:
-        raise AnswerLost(said)
-    raise ProviderError(said)
+        raise AnswerLost(message)
+    raise ProviderError(message)
 
 
 def _object(text: bytes) -> Any:
