@@ -62,7 +62,7 @@ class Line:
         return self.transport.written
 
     def has_timers(self) -> bool:
-        return self.http._patience is not None
+        return self.http._timer is not None
 
 
 def whole(path: bytes, *headers: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The queue of a server somewhere else: the verbs of `Queue` over HTTP, to be awaited or to block."""
+"""The HTTP client: the operations of `Queue` on a remote server, async or blocking."""
 
 from shiftwork.client.client import Client, open_queue
 from shiftwork.operation.interface import AnyQueue

@@ -1,4 +1,4 @@
-"""A queue for programs without an event loop: every operation blocks until its answer is there.
+"""A queue for programs without an event loop: every operation blocks until it is answered.
 
 The types of its methods are in `blocking.pyi`, which `make docs` writes from the declarations.
 """
@@ -36,7 +36,7 @@ class _Loop:
         self._thread.start()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Called from any thread but its own."""
+        """Block the calling thread until the coroutine ends. Do not call it from the loop's own thread."""
         with self._lock:  # a call accepted here runs before the loop ends
             if self._closing:
                 work.close()
@@ -46,14 +46,14 @@ class _Loop:
         try:
             return answer.result()
         except concurrent.futures.CancelledError:
-            raise StoreClosed("the queue was closed meanwhile", hint="Open it again.") from None
+            raise StoreClosed("the queue was closed during the call", hint="Open it again.") from None
         finally:
-            answer.cancel()  # where the caller was interrupted
+            answer.cancel()  # if the caller was interrupted
             with self._lock:
                 self._waiting.discard(answer)
 
     def end(self) -> None:
-        """End every call that still waits; later calls are refused."""
+        """Cancel every pending call; later calls are refused."""
         with self._lock:
             if self._closing:
                 return
@@ -62,7 +62,7 @@ class _Loop:
         self._thread.join(2 * END_SEC)
         with self._lock:
             left = list(self._waiting)
-        for answer in left:  # of work that ignored its cancellation
+        for answer in left:  # these ignored their cancellation
             answer.cancel()
         if not self._thread.is_alive():
             self._loop.close()
@@ -77,7 +77,7 @@ async def _end_all() -> None:
 
 
 class _Blocking:
-    """What is read from a queue or a namespace, with coroutines turned into blocking calls."""
+    """Wraps a queue or a namespace: its coroutine methods become blocking calls."""
 
     def __init__(self, loop: _Loop, source: AnyQueue | Namespace) -> None:
         self._loop = loop
@@ -114,7 +114,7 @@ class SyncQueue(_Blocking):
 
     @classmethod
     def open(cls, url: str | None = None, **options: Any) -> Self:
-        """As `open_queue` does: a database, or the server at `http://host:port`."""
+        """Open a database, or the server at `http://host:port`; see `open_queue`."""
         loop = _Loop()
         try:
             return cls(loop, loop.wait(open_queue(url, **options).as_coroutine()))
@@ -126,15 +126,15 @@ class SyncQueue(_Blocking):
         return f"SyncQueue({self._source.url!r}, workspace={self._source.workspace!r})"
 
     def in_workspace(self, name: str) -> SyncQueue:
-        """The same queue, another workspace."""
+        """Return the same queue in another workspace."""
         return SyncQueue(self._loop, self._source.in_workspace(name))
 
     def as_caller(self, actor: str, request_id: str | None = None) -> SyncQueue:
-        """The same queue, called by another actor."""
+        """Return the same queue for another caller."""
         return SyncQueue(self._loop, self._source.as_caller(actor, request_id))
 
     def close(self) -> None:
-        """Close the queue; a call that still waits for its answer gets `StoreClosed`."""
+        """Close the queue; pending calls raise `StoreClosed`."""
         try:
             self._loop.wait(self._source.close())
         except StoreClosed:

@@ -1,4 +1,4 @@
-"""The queue of a server as a program holds it: the verbs of `Queue`, so that only the address changes."""
+"""A client for a queue behind a server. It has the methods of `Queue`, so only the address changes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PATIENCE_SEC = 10.0
 
 
 class Client(AnyQueue):
-    """A queue behind a server. Every method is answered after its commit there, and has its effect once."""
+    """A queue behind a server. Each call returns after the server has committed it, and takes effect once."""
 
-    def __init__(self, transport: Transport, workspace: str, speaker: CallerIdentity) -> None:
-        super().__init__(HttpExecutor(transport, workspace, speaker))
+    def __init__(self, transport: Transport, workspace: str, caller: CallerIdentity) -> None:
+        super().__init__(HttpExecutor(transport, workspace, caller))
         self._transport = transport
-        self._speaker = speaker
+        self._caller = caller
 
     @classmethod
     def open(
@@ -40,8 +40,8 @@ class Client(AnyQueue):
     ) -> Opening[Self]:
         """Connect to the server at `http://host:port`.
 
-        Await it, or use it with `async with`. Without a token it is that of SHIFTWORK_TOKEN, or that in the file
-        SHIFTWORK_TOKEN_FILE. An answer may take `timeout_sec`. While the server cannot be reached, a call is sent again
+        Await it, or use it with `async with`. The default token is SHIFTWORK_TOKEN, or the content of the file
+        SHIFTWORK_TOKEN_FILE. A call times out after `timeout_sec`. While the server is unreachable, a call is retried
         for `patience_sec`.
         """
 
@@ -53,16 +53,16 @@ class Client(AnyQueue):
             secret = token or (found.value if (found := config.token_of_environment()) else None)
             if secret is not None:
                 header(secret, "token")
-            speaker = CallerIdentity(actor_header(actor), workspace=workspace)
+            caller = CallerIdentity(actor_header(actor), workspace=workspace)
             transport = Transport(url, secret, timeout_sec=timeout_sec, patience_sec=patience_sec)
             try:
                 asked = time.time()
-                me = await HttpExecutor(transport, "", speaker).execute(operation_of(Account.me), {})
+                me = await HttpExecutor(transport, "", caller).execute(operation_of(Account.me), {})
                 transport.ahead_sec = me.now - (asked + time.time()) / 2
             except BaseException:
                 await transport.close()
                 raise
-            return cls(transport, me.workspace, speaker)
+            return cls(transport, me.workspace, caller)
 
         return Opening(opened)
 
@@ -77,14 +77,14 @@ class Client(AnyQueue):
         return time.time() + self._transport.ahead_sec
 
     def in_workspace(self, name: str) -> Self:
-        speaker = msgspec.structs.replace(self._speaker, workspace=check.name(name, "workspace"))
-        return type(self)(self._transport, name, speaker)
+        caller = msgspec.structs.replace(self._caller, workspace=check.name(name, "workspace"))
+        return type(self)(self._transport, name, caller)
 
     def as_caller(self, actor: str, request_id: str | None = None) -> Self:
         if request_id is not None:
             header(request_id, "request_id")
-        speaker = msgspec.structs.replace(self._speaker, actor=actor_header(actor), request_id=request_id)
-        return type(self)(self._transport, self.workspace, speaker)
+        caller = msgspec.structs.replace(self._caller, actor=actor_header(actor), request_id=request_id)
+        return type(self)(self._transport, self.workspace, caller)
 
     async def close(self) -> None:
         await self._transport.close()
@@ -102,25 +102,25 @@ def open_queue(
     token: str | None = None,
     patience_sec: float = PATIENCE_SEC,
 ) -> Opening[AnyQueue]:
-    """Open the queue at `sqlite:///path` or `postgresql://…`, or that of the server at `http://host:port`.
+    """Open the queue at `sqlite:///path` or `postgresql://…`, or the server at `http://host:port`.
 
     Without an address it is the one that the command line would use: that of SHIFTWORK_STORE, of the nearest
     `shiftwork.toml`, or `sqlite:///shiftwork.db`. Without a workspace it is `default`, or the token's own.
     """
 
     async def opened() -> AnyQueue:
-        meant, space, secret = _meant(url, workspace, token)
-        if is_server(meant):
-            return await Client.open(meant, token=secret, workspace=space, actor=actor, patience_sec=patience_sec)
+        resolved, space, secret = _resolved(url, workspace, token)
+        if is_server(resolved):
+            return await Client.open(resolved, token=secret, workspace=space, actor=actor, patience_sec=patience_sec)
         from shiftwork.queue import Queue  # noqa: PLC0415  # a client needs no engine
 
-        return await Queue.open(meant, workspace=space or "default", actor=actor)
+        return await Queue.open(resolved, workspace=space or "default", actor=actor)
 
     return Opening(opened)
 
 
-def _meant(url: str | None, workspace: str | None, token: str | None) -> tuple[str, str | None, str | None]:
-    """An address that is given stands alone; what the environment and a file say belongs to the one they name."""
+def _resolved(url: str | None, workspace: str | None, token: str | None) -> tuple[str, str | None, str | None]:
+    """Resolve the address. An explicit one ignores environment and file, whose token may be for another queue."""
     if url is not None:
         return url, workspace, token
     found = config.address(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PRINTABLE = "".join(map(chr, range(ord(" "), ord("~") + 1)))
 _HEADER = re.compile(HEADER_TEXT)
 _BOUNDS = Bounds(depth=100)
-"""How deep a field may be is for the server to say; here it only has to be possible to write it."""
+"""The server checks the real bound on depth; this one only keeps the encoder from overflowing."""
 
 _CLAIM = operation_of(Claims.request)
 _MADE_BY_REQUEST = operation_of(Claims.made_by_request)
@@ -38,7 +38,7 @@ _RELEASE = operation_of(ClaimBatch.release)
 
 
 class CallerIdentity(msgspec.Struct, frozen=True):
-    """Who speaks, to which workspace; None for the token's own."""
+    """The caller, and the workspace it calls; None means the token's own."""
 
     actor: str = "system"
     request_id: str | None = None
@@ -50,10 +50,10 @@ class HttpExecutor:
 
     max_wait_sec = MAX_RESULT_WAIT_SEC
 
-    def __init__(self, transport: Transport, workspace: str, speaker: CallerIdentity) -> None:
+    def __init__(self, transport: Transport, workspace: str, caller: CallerIdentity) -> None:
         self.transport = transport
         self.workspace = workspace
-        self.speaker = speaker
+        self.caller = caller
 
     async def execute(self, operation: Operation, values: dict[str, Any]) -> Any:
         return await self.perform(operation, operation.parameters.read(values))
@@ -64,7 +64,7 @@ class HttpExecutor:
         return await self._call(operation, values)
 
     async def _in_batches(self, operation: Operation, name: str, values: dict[str, Any]) -> list[Any]:
-        """One call after another. Each item has its own outcome, so splitting them changes nothing."""
+        """Split the items over several calls, in order. Each has its own outcome, so splitting changes nothing."""
         items: Sequence[Any] = values[name]
         answers: list[Any] = []
         for start in range(0, len(items), MAX_BATCH):
@@ -85,7 +85,7 @@ class HttpExecutor:
             raise
 
     async def _release(self, claimed_by: str, key: str) -> None:
-        """Release what the server has claimed for a caller that is gone."""
+        """Release tasks that the server claimed for a call that was cancelled."""
         with suppress(ShiftworkError):
             made = await self.execute(_MADE_BY_REQUEST, {"claimed_by": claimed_by, "request_id": key})
             tokens = [ids.token(task.id, task.fence) for task in made]
@@ -119,7 +119,7 @@ class HttpExecutor:
         path = operation.path.format(**{name: _part(named[name], name) for name in operation.path_names})
         given = [field[0] for field in parameters.query if field[2:] != (values[field[0]],)]  # not the defaults
         query = [(parameters.http_name(name), values[name]) for name in given]
-        pairs = [*query, ("workspace", self.speaker.workspace), ("view", "native")]
+        pairs = [*query, ("workspace", self.caller.workspace), ("view", "native")]
         return f"{path}?{urlencode([(name, _as_query(item)) for name, value in pairs for item in _each(value)])}"
 
     def _headers(self, operation: Operation, values: Mapping[str, Any]) -> dict[str, str]:
@@ -129,14 +129,14 @@ class HttpExecutor:
         return headers
 
     def identity(self) -> dict[str, str]:
-        headers = {"X-Actor": self.speaker.actor}
-        if self.speaker.request_id is not None:
-            headers["X-Request-Id"] = self.speaker.request_id
+        headers = {"X-Actor": self.caller.actor}
+        if self.caller.request_id is not None:
+            headers["X-Request-Id"] = self.caller.request_id
         return headers
 
 
 def _needs_key(operation: Operation, values: Mapping[str, Any]) -> bool:
-    """A result counts once however often it is sent; its usage would be booked twice."""
+    """Whether a repeat needs an idempotency key: a repeated result counts once, but its usage would be booked twice."""
     if operation.key == "with_usage":
         items = values.get(operation.batch or "") or [values]
         return any(_usage_of(item) is not None for item in items)
@@ -162,7 +162,7 @@ def _body(operation: Operation, values: Mapping[str, Any]) -> bytes | None:
 
 
 def _as_sent(value: Any) -> Any:
-    """A claim is sent as the text of its token, alone and in the items of a list."""
+    """Replace claim tokens by their text, also inside the items of a list."""
     if isinstance(value, Token):
         return value.text
     if isinstance(value, list):
@@ -173,7 +173,7 @@ def _as_sent(value: Any) -> Any:
 
 
 def _part(value: Any, where: str) -> str:
-    """A value as one part of a path."""
+    """Encode a value as one path segment."""
     if isinstance(value, str):
         check.text(value, where)
         if not value:
@@ -198,12 +198,12 @@ def new_key() -> str:
 
 
 def actor_header(actor: str) -> str:
-    """Who speaks, with what has no place in a header written as in an address: `human:Zo%C3%AB`."""
+    """The actor, percent-encoded where a header cannot hold a character: `human:Zo%C3%AB`."""
     return quote(check.name(actor, "actor"), safe=PRINTABLE)
 
 
 def header(value: str, where: str) -> str:
-    """What goes into a header: printable ASCII, since beyond it no two programs agree."""
+    """Check a header value: only printable ASCII is decoded alike by all programs."""
     if _HEADER.fullmatch(check.name(value, where)) is None:
-        raise InputError("over HTTP expected printable ASCII", where=where)
+        raise InputError("expected printable ASCII: it is sent as an HTTP header", where=where)
     return value

@@ -1,4 +1,4 @@
-"""Calls over HTTP: sent again while the server cannot be reached, and answered as its verbs would answer."""
+"""Sends calls over HTTP, retries them while the server is unreachable, and raises its errors."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ log = logging.getLogger("shiftwork.client")
 CONNECT_SEC = 5.0
 MAX_CONNECTIONS = 256
 KEEP_CONNECTION_SEC = 4.0
-"""Less than servers keep one that no one uses, so that we seldom write to one that is being closed."""
+"""Shorter than servers keep an idle connection, so that we rarely write to one that is being closed."""
 
 PAUSE_SEC = (0.05, 2.0)
-"""Between attempts: first and longest, each shortened by chance so that a fleet does not come back as one."""
+"""First and maximum delay between attempts, with jitter so that a fleet does not retry all at once."""
 
 MIN_UPLOAD_RATE = 65_536
-"""Bytes in a second, at which a file that is being sent may go."""
+"""The slowest upload allowed for when computing a timeout, in bytes per second."""
 
 AWAY = frozenset({429, 502, 503, 504})
-"""Answers of a server, or of what is before it, that cannot serve now."""
+"""Statuses of a server or proxy that is temporarily unable to serve."""
 
 
 class Call(NamedTuple):
-    """One request. All can be sent twice: they read, say the same again, or carry a key by which they are known."""
+    """One request. Each can be repeated: it reads, is idempotent by itself, or carries an idempotency key."""
 
     method: str
     path: str
     body: bytes | Path | None = None
-    """A file is read while it is sent."""
+    """A file is streamed."""
     headers: dict[str, str] = {}
     wait_sec: float = 0.0
-    """How long the server may wait before it answers, because it was asked to."""
+    """How long the server was asked to wait before it answers (long polling)."""
 
 
 class Transport:
@@ -65,7 +65,7 @@ class Transport:
     def __init__(self, url: str, token: str | None, *, timeout_sec: float, patience_sec: float) -> None:
         self.url = check_address(url)
         self.ahead_sec = 0.0
-        """By how much the server's clock is ahead of ours."""
+        """How far the server's clock is ahead of ours."""
         self._timeout_sec = timeout_sec
         self._patience_sec = patience_sec
         self._session = _open_session(token)
@@ -85,15 +85,15 @@ class Transport:
         await self._session.close()
 
     async def call(self, call: Call, kind: type[T]) -> T:
-        """The answer as a record of this kind; a refusal is raised as the queue's own verb would raise it."""
+        """Send the call and decode its answer. An error is raised as the same class a local queue would raise."""
         raw = await self._until_answered(call)
         try:
             return cast(T, _decoder(cast(Any, kind)).decode(raw))
         except msgspec.DecodeError as error:
-            raise StoreUnsuitable(f"{self.url} answers, but not as a Shiftwork server: {error}", hint=_HINT) from error
+            raise StoreUnsuitable(f"{self.url} answers, but is not a Shiftwork server: {error}", hint=_HINT) from error
 
     async def fetch(self, call: Call) -> bytes:
-        """The answer as it is."""
+        """Send the call and return the raw answer."""
         return await self._until_answered(call)
 
     async def _until_answered(self, call: Call) -> bytes:
@@ -108,7 +108,7 @@ class Transport:
             wait = max(answer.after_sec, pause * random.uniform(0.5, 1.0))
             if now + wait > deadline:
                 raise answer.error
-            log.info("%s; trying again in %.2f s", answer.error.what, wait)
+            log.info("%s; retrying in %.2f s", answer.error.what, wait)
             await asyncio.sleep(wait)
             pause = min(2 * pause, PAUSE_SEC[1])
 
@@ -151,7 +151,7 @@ class Transport:
 
 @contextmanager
 def _open_body(body: bytes | Path | None) -> Iterator[tuple[BinaryIO | None, int]]:
-    """What is sent, and how much of it there is besides the few bytes of a call."""
+    """Open the body; yields it with the size of a file, or 0 for the few bytes of any other call."""
     if isinstance(body, Path):
         with body.open("rb") as file:
             yield file, body.stat().st_size
@@ -160,18 +160,18 @@ def _open_body(body: bytes | Path | None) -> Iterator[tuple[BinaryIO | None, int
 
 
 class _ServerUnavailable(NamedTuple):
-    """The server did not serve: what to raise if that lasts, and when it wants to be asked again."""
+    """The server could not serve: the error to raise if that lasts, and the delay it asked for."""
 
     error: ShiftworkError
     after_sec: float = 0.0
 
 
-_HINT = "Check the address, and that the server has this client's version."
-_AWAY_HINT = "Is the server running there? Acknowledged work is safe; try again."
+_HINT = "Check the address, and that server and client have the same version."
+_AWAY_HINT = "Check that the server is running there, and try again. Acknowledged work is safe."
 
 
 def check_address(url: str) -> str:
-    """The address without a slash at its end; what is not one, or holds a secret, is refused."""
+    """Return the address without a trailing slash; refuse an invalid one, or one that contains a secret."""
     if "@" in url.partition("//")[2].partition("/")[0]:
         raise InputError(
             "the address must not contain a secret", where="url", hint="Give the token as `token` or SHIFTWORK_TOKEN."
@@ -203,14 +203,14 @@ def _open_session(token: str | None) -> aiohttp.ClientSession:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What a call meets when the server or the way to it is not there."""
+    """The exceptions of an unreachable server or network."""
     import aiohttp  # noqa: PLC0415  # an extra
 
     return aiohttp.ClientError, OSError
 
 
 def _refusal(url: str, status: int, headers: Any, raw: bytes) -> ShiftworkError:
-    """The error a server answered with; what is before a server has its own words."""
+    """Convert a refusal to an error; a proxy in front of the server does not answer with problem+json."""
     try:
         problem = msgspec.json.decode(raw, type=dict[str, Any])
     except msgspec.DecodeError:
@@ -219,8 +219,8 @@ def _refusal(url: str, status: int, headers: Any, raw: bytes) -> ShiftworkError:
         return error_of(problem)
     if status in AWAY:
         return StoreUnavailable(f"{url} answers {status}", hint=_AWAY_HINT)
-    elsewhere = f" and sends us to {headers['location']}" if "location" in headers else ""
-    return StoreUnsuitable(f"{url} answers {status}{elsewhere}, not as a Shiftwork server", hint=_HINT)
+    elsewhere = f" and redirects to {headers['location']}" if "location" in headers else ""
+    return StoreUnsuitable(f"{url} answers {status}{elsewhere}, but is not a Shiftwork server", hint=_HINT)
 
 
 def _seconds(header: str | None) -> float:

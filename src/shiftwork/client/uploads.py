@@ -1,4 +1,4 @@
-"""Artifacts to and from a server: sent as files that can be sent again, fetched block by block."""
+"""Uploads artifacts as files, so that an upload can be retried, and downloads them block by block."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shiftwork.operation.declare import Operation, operation_of
 
 
 class Server(Protocol):
-    """The executor that content is sent and fetched through."""
+    """The executor that transfers the content."""
 
     @property
     def transport(self) -> Transport: ...
@@ -36,7 +36,7 @@ class Server(Protocol):
 
 @asynccontextmanager
 async def as_file(source: Source) -> AsyncIterator[tuple[Path, str]]:
-    """The content as a file, and its SHA-256."""
+    """Yield the content as a file, with its SHA-256."""
     if isinstance(source, Path):
         whole = hashlib.sha256()
         async for block in parts_of(source):
@@ -49,7 +49,7 @@ async def as_file(source: Source) -> AsyncIterator[tuple[Path, str]]:
 
 
 async def send(server: Server, upload: Upload) -> Artifact:
-    """Content is sent under the id that it must have, so that it can be sent again."""
+    """Upload content under its hash, so that an upload can be retried."""
     async with as_file(upload.source) as (file, sha256):
         check_expected(sha256, upload.artifact_id)
         artifact_id = show_artifact(sha256)
@@ -64,12 +64,12 @@ async def send(server: Server, upload: Upload) -> Artifact:
         call = Call(operation.http_method, server.path_of(operation, values), file, headers)
         kept = await server.transport.call(call, Artifact)
     if kept.id != artifact_id:
-        raise ArtifactDamaged(f"the server got something else: {kept.id}", hint="Send it again.")
+        raise ArtifactDamaged(f"the server received different content: {kept.id}", hint="Send it again.")
     return kept
 
 
 async def fetch(server: Server, artifact_id: str, start: int, end: int | None) -> AsyncGenerator[bytes, None]:
-    """A block at a time: it is asked for again while the server is away, and a damaged one is refused by itself."""
+    """Download block by block: each is retried while the server is unreachable, and checked for damage on its own."""
     info: Artifact = await server.execute(operation_of(Artifacts.info), {"artifact_id": artifact_id})
     last = info.size if end is None else min(end, info.size)
     path = server.path_of(operation_of(ArtifactContent.get), {"artifact_id": artifact_id})

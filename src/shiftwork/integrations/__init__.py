@@ -1,1 +1,1 @@
-"""Shiftwork in other frameworks; each part is imported where its framework is installed."""
+"""Integrations with other frameworks. Each module needs its framework to be installed."""

@@ -1,4 +1,4 @@
-"""What integrations of agent frameworks share: the task of a run, calls as steps, approvals, and a log of steps."""
+"""Shared by the integrations of agent frameworks: the task of a run, calls as steps, approvals, and a log of steps."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from shiftwork.model.times import Duration
 from shiftwork.worker.context import Context
 
 MAX_NAME_LENGTH = 200
-"""Of a step; the number of a repeated one comes after it."""
+"""The maximum length of a step's name, without the number of a repeated one."""
 MAX_SHOWN_LENGTH = 4_000
-"""Of the arguments of a call, in a question."""
+"""How much of a call's arguments a question shows."""
 _RUN: ContextVar[Context | None] = ContextVar("shiftwork_run", default=None)
 _TASK: ContextVar[Context | None] = ContextVar("shiftwork_task", default=None)
 _COUNTS: WeakKeyDictionary[Context, Counter[str]] = WeakKeyDictionary()
@@ -28,7 +28,7 @@ _COUNTS: WeakKeyDictionary[Context, Counter[str]] = WeakKeyDictionary()
 
 @contextmanager
 def running(ctx: Context) -> Iterator[None]:
-    """Calls made here belong to this task."""
+    """Run the calls made inside as part of this task."""
     run, task = _RUN.set(ctx), _TASK.set(ctx)
     try:
         yield
@@ -38,28 +38,29 @@ def running(ctx: Context) -> Iterator[None]:
 
 
 def current() -> Context | None:
-    """The task of the run. None outside of one, and inside a step: what a step calls is part of it.
+    """The task of the run. None outside a run, and inside a step: calls made by a step are part of it.
 
-    A step inside a step would be numbered in the first attempt and skipped with the outer one in the next, which would
-    then take one call's result for another's.
+        The first attempt would number a nested step, and the next would skip it with the outer one: the numbers would
+        shift,
+    and a call would get another's result.
     """
     return _RUN.get()
 
 
 def task() -> Context | None:
-    """The task of the run, inside its steps too: what is spent there is booked with the step."""
+    """The task of the run, also inside its steps: usage there is booked with the step."""
     return _TASK.get()
 
 
 def number(ctx: Context, name: str) -> int:
-    """1 for the first of this name in the attempt, then 2: the same in every attempt."""
+    """Count the calls of this name in the attempt, from 1; each gets the same number in every attempt."""
     counts = _COUNTS.setdefault(ctx, Counter())
     counts[name] += 1
     return counts[name]
 
 
 async def call(ctx: Context, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
-    """The result of a call: stored by an earlier attempt, or made now and stored as a step."""
+    """Return the result of a call: stored by an earlier attempt, or computed now and stored as a step."""
 
     async def alone() -> Any:
         reset = _RUN.set(None)
@@ -72,7 +73,7 @@ async def call(ctx: Context, name: str, function: Callable[[], Awaitable[Any]]) 
 
 
 def fitting(name: str) -> str:
-    """The name, or as much of it as a step can have and a digest of all."""
+    """The name; if it is too long for a step, its beginning and a digest."""
     if len(name) <= MAX_NAME_LENGTH:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
@@ -80,7 +81,7 @@ def fitting(name: str) -> str:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a person has answered to a tool call that needs approval."""
+    """A person's decision on a tool call that needs approval."""
 
     approved: bool
     note: str = ""
@@ -97,7 +98,7 @@ DECISION_SCHEMA: dict[str, Any] = {
 async def ask_approval(
     ctx: Context, tool: str, arguments: Any, call_id: str, timeout_sec: Duration | None = None
 ) -> Decision:
-    """Ask a person whether the agent may make this call. The slot is given back until they have answered."""
+    """Ask a person whether the agent may make this call. The slot is released until they answer."""
     shown = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
     if len(shown) > MAX_SHOWN_LENGTH:
         shown = f"{shown[:MAX_SHOWN_LENGTH]}… ({len(shown)} characters)"
@@ -118,7 +119,7 @@ class StepLog:
         self._appending = asyncio.Lock()
 
     async def read(self) -> list[Any]:
-        """All entries so far."""
+        """Return all entries so far."""
         start = f"{self._name} "
         steps = {step.name.removeprefix(start): step.result for step in await self._ctx.read_steps(start)}
         entries = {int(number): result for number, result in steps.items() if number.isdecimal()}
@@ -126,7 +127,7 @@ class StepLog:
         return [entries[number] for number in range(1, len(entries) + 1)]
 
     async def append(self, entry: Any) -> None:
-        """Add an entry, with the usage noted so far. The log was read before."""
+        """Add an entry, with the usage recorded so far. Call `read` first."""
         async with self._appending:
             assert self._length is not None, "read it first"
             await self._ctx.record_step(f"{self._name} {self._length + 1}", entry)

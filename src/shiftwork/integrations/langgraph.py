@@ -1,6 +1,6 @@
 """LangGraph graphs whose checkpoints are steps of a task.
 
-`await run(ctx, graph, {"messages": [("user", "...")]})` in a handler takes the place of `graph.ainvoke`.
+In a handler, call `await run(ctx, graph, {"messages": [("user", "...")]})` instead of `graph.ainvoke`.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ async def run(
     name: str = "graph",
     approval_timeout_sec: Duration | None = None,
 ) -> Any:
-    """Run a compiled graph to its end, as `ainvoke` does; a later attempt goes on after the last node that has ended.
+    """Run a compiled graph to its end, as `ainvoke` does; a later attempt continues after the last finished node.
 
-    Checkpoints are steps of the task, under this `name`. Usage of chat models is booked with them. An `interrupt` is a
-    question to a person; the slot is given back until they have answered.
+        Checkpoints are steps of the task, under this `name`. Usage of chat models is booked with them. An `interrupt`
+        becomes
+    a question to a person; the slot is released until they answer.
     """
     saver = await ShiftworkSaver.open(ctx, name)
     durable = graph.copy({"checkpointer": saver})
@@ -69,7 +70,7 @@ async def run(
 
 
 def approve(tool: str, arguments: Any) -> Decision:
-    """Inside a node: interrupt the graph until a person has said whether this call may be made."""
+    """Inside a node: interrupt the graph until a person has approved or rejected this call."""
     answer = interrupt({_APPROVAL: {"tool": tool, "arguments": arguments}})
     return Decision(bool(answer["approved"]), str(answer.get("note", "")))
 
@@ -77,12 +78,12 @@ def approve(tool: str, arguments: Any) -> Decision:
 async def _answers(
     ctx: Context, saver: ShiftworkSaver, interrupts: Sequence[Interrupt], timeout_sec: Duration | None
 ) -> dict[str, Any]:
-    """What people say to each. Two interrupts of one node have the same id: the place in the log tells them apart."""
+    """The answer to each. Two interrupts of one node have the same id: the position in the log distinguishes them."""
     return {each.id: await _answer(ctx, each.value, f"{each.id} {saver.length}", timeout_sec) for each in interrupts}
 
 
 async def _answer(ctx: Context, value: Any, name: str, timeout_sec: Duration | None) -> Any:
-    """To `approve`, to the actions of LangChain's human-in-the-loop middleware, or to a question in any other form."""
+    """Answer `approve`, the actions of LangChain's human-in-the-loop middleware, or a question in any other form."""
     if isinstance(value, Mapping) and isinstance(call := value.get(_APPROVAL), Mapping):
         decided = await agent_run.ask_approval(ctx, str(call["tool"]), call["arguments"], name, timeout_sec)
         return {"approved": decided.approved, "note": decided.note}
@@ -105,19 +106,19 @@ async def _answer(ctx: Context, value: Any, name: str, timeout_sec: Duration | N
 
 
 class ShiftworkSaver(InMemorySaver):
-    """A checkpointer whose checkpoints and writes are a log of steps: read once per attempt, then added to."""
+    """A checkpointer that stores checkpoints and writes in a log of steps, which each attempt reads once."""
 
     def __init__(self, ctx: Context, name: str = "graph") -> None:
         super().__init__()
         self._log = agent_run.StepLog(ctx, name)
         self.length = 0
-        """Entries in the log."""
+        """The number of entries in the log."""
         self.interrupted = False
-        """An interrupt came after the last answer."""
+        """Whether an interrupt came after the last answer."""
 
     @classmethod
     async def open(cls, ctx: Context, name: str = "graph") -> Self:
-        """The saver with all that earlier attempts have stored."""
+        """Return a saver with everything that earlier attempts stored."""
         saver = cls(ctx, name)
         for entry in await saver._log.read():
             saver._apply(saver.serde.loads_typed((entry["type"], base64.b64decode(entry["data"]))))
@@ -148,7 +149,7 @@ class ShiftworkSaver(InMemorySaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint: of its channels those that have changed."""
+        """Store a checkpoint with only its changed channels."""
         changed = {name: value for name, value in checkpoint["channel_values"].items() if name in new_versions}
         kept: Checkpoint = {**checkpoint, "channel_values": changed}
         known = get_checkpoint_metadata(config, metadata)
@@ -159,26 +160,26 @@ class ShiftworkSaver(InMemorySaver):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a node has written."""
+        """Store a node's writes."""
         await self._add("writes", _place(config), list(writes), task_id, task_path)
 
     def put(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotImplementedError("a handler runs its graph with ainvoke or astream: the queue is asked asynchronously")
+        raise NotImplementedError("run the graph with ainvoke or astream: the queue is asynchronous")
 
     put_writes = put
 
     async def adelete_thread(self, thread_id: str) -> NoReturn:
-        raise NotImplementedError(f"the checkpoints of {thread_id} are steps of the task and go with it")
+        raise NotImplementedError(f"the checkpoints of {thread_id} are steps of the task, and are removed with it")
 
 
 def _place(config: RunnableConfig) -> RunnableConfig:
-    """Where a checkpoint belongs; a config holds much else that lives in this process only."""
+    """The part of a config that identifies a checkpoint; the rest is only valid in this process."""
     names = ("thread_id", "checkpoint_ns", "checkpoint_id")
     return {"configurable": {name: config["configurable"][name] for name in names if name in config["configurable"]}}
 
 
 class _Usage(AsyncCallbackHandler):
-    """Notes what chat models have used; it is booked with the next checkpoint."""
+    """Records the usage of chat models, which is booked with the next checkpoint."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx

@@ -1,6 +1,6 @@
 """Agents of the OpenAI Agents SDK whose model calls and tool calls are steps of a task.
 
-`await run(ctx, agent, input)` in a handler takes the place of `Runner.run`.
+In a handler, call `await run(ctx, agent, input)` instead of `Runner.run`.
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ async def run(
     error_handlers: RunErrorHandlers[C] | None = None,
     approval_timeout_sec: Duration | None = None,
 ) -> RunResult:
-    """Run an agent, as `Runner.run` does, so that a later attempt repeats no model call and no tool call.
+    """Run an agent as `Runner.run` does; a later attempt repeats no model call and no tool call.
 
-    Each is a step, and usage is booked with it. A tool call that needs approval is a question to a person; the slot is
-    given back until they have answered. There is no `session`: earlier turns are part of `input`, since a session that
-    is kept elsewhere would hold the turns of an attempt that failed.
+        Each call is a step, and its usage is booked with it. A tool call that needs approval becomes a question to a
+        person;
+    the slot is released until they answer. There is no `session`: pass earlier turns in `input`, since a session stored
+    elsewhere would contain the turns of a failed attempt.
     """
     config = run_config or RunConfig()
     model = _DurableModel(config.model) if isinstance(config.model, Model) else config.model
@@ -100,7 +101,7 @@ async def run(
 
 
 class _Durable:
-    """Copies of agents, those they hand off to included, whose models and tools are steps."""
+    """Copies agents, including those they hand off to, so that their model and tool calls are steps."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Agent[Any], Agent[Any]]] = {}
@@ -109,7 +110,7 @@ class _Durable:
         if (known := self._made.get(id(agent))) is not None:
             return known[1]
         made = agent.clone(tools=[_durable_tool(tool) for tool in agent.tools])
-        self._made[id(agent)] = agent, made  # before the agents it hands off to, which may hand back
+        self._made[id(agent)] = agent, made  # before its handoffs, which may lead back to it
         if isinstance(agent.model, Model):
             made.model = _DurableModel(agent.model)
         made.handoffs = [self._handoff(each) for each in agent.handoffs]
@@ -138,7 +139,7 @@ def _wrap_mcp_tools(agent: Agent[Any]) -> None:
 
 
 def _durable_tool(tool: Tool) -> Tool:
-    """The tool with its calls as steps. Tools that OpenAI runs are part of the model's answer."""
+    """Copy the tool so that its calls are steps. Tools that OpenAI runs are part of the model's answer."""
     if not isinstance(tool, FunctionTool):
         return tool
     made = copy.copy(tool)
@@ -158,7 +159,7 @@ def _durable_tool(tool: Tool) -> Tool:
 
 
 def _storable(output: Any) -> Any:
-    """A tool's output as JSON. What has no such form is stored as the text that the model would be given."""
+    """Convert a tool's output to JSON, or to the text that the model would get."""
     if isinstance(output, _STRUCTURED):
         return output.model_dump(mode="json", exclude_none=True)
     if isinstance(output, dict):
@@ -180,7 +181,7 @@ class _DurableProvider(ModelProvider):
 
 
 class _DurableModel(Model):
-    """A model whose answers are steps, known by their order."""
+    """A model whose answers are steps, identified by their order."""
 
     def __init__(self, inner: Model) -> None:
         self._inner = inner
@@ -252,7 +253,7 @@ class _DurableModel(Model):
         conversation_id: str | None,
         prompt: ResponsePromptParam | None,
     ) -> AsyncIterator[TResponseStreamEvent]:
-        """As the model streams, without a step: `run` does not stream, only an agent inside a tool may."""
+        """Stream without a step: `run` never streams; only an agent inside a tool may."""
         return self._inner.stream_response(
             system_instructions,
             input,

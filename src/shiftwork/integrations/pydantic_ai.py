@@ -38,11 +38,12 @@ _RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
 
 
 class ShiftworkDurability(BaseDurabilityCapability[AgentDepsT]):
-    """Makes an agent durable inside `running(ctx)`; outside it the agent runs as if this were not there.
+    """Makes an agent durable inside `running(ctx)`; outside, it has no effect.
 
-    Each model request and tool call is a step: a later attempt is given its result and does not repeat it. Usage is
-    booked with the step. A tool that needs approval becomes a question to a person. Tools of one response run one
-    after another, since steps are known by their order.
+        Each model request and tool call is a step: a later attempt gets its result instead of repeating it. Usage is
+        booked
+    with the step. A tool that needs approval becomes a question to a person. Tools of one response run one after
+    another, since steps are identified by their order.
     """
 
     engine_spec = DurabilityEngineSpec(
@@ -79,8 +80,8 @@ class ShiftworkDurability(BaseDurabilityCapability[AgentDepsT]):
     def get_default_conversation_id(self, run_id: str) -> str | None:
         return None if agent_run.current() is None else conversation_id_from_run_id(run_id)
 
-    async def get_run_start_time(self, run_id: str) -> datetime | None:  # noqa: ARG002  # steps are known by their order
-        """A step, so that the timeout of a run counts from its first attempt."""
+    async def get_run_start_time(self, run_id: str) -> datetime | None:  # noqa: ARG002  # steps are identified by order
+        """Store the start as a step, so that the timeout of a run counts from its first attempt."""
         ctx = agent_run.current()
         if ctx is None:
             return None
@@ -96,7 +97,7 @@ class ShiftworkDurability(BaseDurabilityCapability[AgentDepsT]):
         *,
         requests: DeferredToolRequests,
     ) -> DeferredToolResults | None:
-        """Ask a person about each call that needs approval; calls that are made elsewhere are left to others."""
+        """Ask a person about each call that needs approval; leave calls that run elsewhere to other capabilities."""
         task = agent_run.current()
         if task is None or not requests.approvals:
             return None
@@ -118,7 +119,7 @@ class _Steps(JournalCallableOperationBackend[None]):
         operation_id: DurableOperationId,
         name: str,
         body: Callable[[], Awaitable[object]],
-        cache_key: tuple[object, ...],  # noqa: ARG002  # a step is known by its name and place
+        cache_key: tuple[object, ...],  # noqa: ARG002  # a step is identified by its name and order
         config: None,  # noqa: ARG002  # there is nothing to configure
     ) -> object:
         async def booked() -> object:
@@ -138,7 +139,7 @@ def _book(ctx: Context, response: ModelResponse) -> None:
 
 
 def _cost(response: ModelResponse) -> float:
-    """By the prices that Pydantic AI knows; 0 for a model without one."""
+    """The cost by Pydantic AI's prices; 0 for a model without one."""
     try:
         return float(response.cost().total_price)
     except (AssertionError, LookupError, ValueError):

@@ -1,4 +1,4 @@
-"""A small HTTP server of its own process: it says where it serves, and ends without noise when it is stopped."""
+"""A small HTTP server for commands that serve one protocol, such as MCP or A2A."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_CONNECTIONS = 10_000
 
 
 class HttpServer(uvicorn.Server):
-    """Announces its address with `path`, once it can be asked."""
+    """Announces its address with `path` once it accepts connections."""
 
     def __init__(self, app: Any, listening: socket.socket, path: str, announce: Callable[[str], None]) -> None:
         self._url = address(listening) + path
@@ -42,5 +42,5 @@ class HttpServer(uvicorn.Server):
         self._announce(self._url)
 
     def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002  # uvicorn's signature
-        """A stop that was asked for is not a failure."""
+        """Stop without an error: uvicorn would raise the signal again."""
         self.should_exit = True

@@ -1,4 +1,4 @@
-"""Where a server listens: only on this machine, unless it asks for tokens."""
+"""Opens the socket of a server; without tokens, only on loopback."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from shiftwork.access.authenticator import is_loopback
 from shiftwork.model.errors import InputError
 
 DEAD_SEC = 60
-"""A connection whose other end takes nothing for this long is cut off."""
+"""A connection whose peer acknowledges nothing for this long is closed."""
 
 
 def check_guarded(host: str, where: str, *, tokens: bool) -> None:
-    """What would be open to the world must ask for tokens."""
+    """Require tokens on any address that other machines can reach."""
     if not tokens and not is_loopback(host):
         raise InputError(
             f"{host} can be reached from other machines, and this server would accept anyone",
             where=where,
-            hint="Add --tokens and make some with `shiftwork tokens create`, or serve on 127.0.0.1.",
+            hint="Add --tokens and create some with `shiftwork tokens create`, or serve on 127.0.0.1.",
         )
 
 
 def listen(
     host: str, port: int, host_at: str = "--host", port_at: str = "--port", *, reuse_port: bool = False
 ) -> socket.socket:
-    """The socket to serve on, taken before anything else is done.
+    """Bind the socket to serve on, before anything else is done.
 
-    `host_at` and `port_at` say where each was asked for. With `reuse_port` others of this user may share the port.
+    `host_at` and `port_at` name the options that errors refer to. With `reuse_port`, other processes of this user may
+    share the port.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -41,9 +42,9 @@ def listen(
         raise InputError(
             f"cannot listen on {host} port {port}: {error.strerror or error}",
             where=port_at,
-            hint="Choose another port (0 finds a free one), or stop the program that has it.",
+            hint="Choose another port (0 finds a free one), or stop the program that uses it.",
         ) from None
-    # Connections take these over. asyncio sets the first one only on sockets it made itself: 40 ms an answer.
+    # Connections inherit these. asyncio sets the first only on sockets it created; without it, an answer takes 40 ms.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * DEAD_SEC)
@@ -59,6 +60,6 @@ def _not_ours(host: str, where: str, error: OSError | UnicodeError) -> InputErro
 
 
 def address(listening: socket.socket) -> str:
-    """Where callers find this socket."""
+    """The URL of this socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,4 @@
-"""Errors as HTTP answers: problem+json with the stable codes of the core."""
+"""Errors as HTTP answers: problem+json with stable codes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from shiftwork.model.errors import (
 
 MEDIA_TYPE = "application/problem+json"
 
-# The first that fits an error's class counts.
+# The first entry that matches an error's class counts.
 STATUS: tuple[tuple[type[ShiftworkError], int], ...] = (
     (Malformed, 400),
     (TooLarge, 413),
@@ -59,7 +59,7 @@ STATUS: tuple[tuple[type[ShiftworkError], int], ...] = (
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
-    """An error as RFC 9457 has it, with our code, what to do about it, and the facts."""
+    """An error in the form of RFC 9457, with our code, a hint, and the facts."""
 
     type: str
     title: str
@@ -91,7 +91,7 @@ def of(error: ShiftworkError, request_id: str | None = None) -> Problem:
 
 
 def error_of(problem: Mapping[str, Any]) -> ShiftworkError:
-    """The error a server answered with, for a client to raise."""
+    """Convert a server's problem to the error that a client raises."""
     what = problem.get("detail") or problem.get("title") or "no reason given"
     if problem.get("code") == INTERNAL.code and problem.get("request_id"):
         what = f"{what}, request id {problem['request_id']}"
@@ -105,26 +105,26 @@ INTERNAL = Problem(
     title="internal",
     status=500,
     code="internal",
-    detail="the server met an error of its own",
+    detail="internal server error",
     hint="See the server's log for this request id; check whether the request took effect.",
 )
 
 
 def wrong_method(method: str, path: str, allowed: str, request_id: str) -> Problem:
-    """There is such a path, but not with this method."""
+    """The problem for a known path with a method it does not support."""
     return Problem(
         type="/errors/wrong_method",
         title="wrong method",
         status=405,
         code="wrong_method",
-        detail=f"{path} has no {method}",
-        hint=f"It has {allowed}.",
+        detail=f"{path} does not support {method}",
+        hint=f"It supports {allowed}.",
         request_id=request_id,
     )
 
 
 def encode(value: Any) -> Any:
-    """For encoders: an error inside an answer, as a problem, and an assignment, as its record."""
+    """Encoder hook: an error inside an answer becomes a problem, an assignment its record."""
     if isinstance(value, Assignment):
         return value.as_record()
     if isinstance(value, ShiftworkError):
@@ -133,7 +133,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type, value: Any) -> Any:
-    """For decoders: a problem inside an answer, as the error it stands for, and the record of an assignment."""
+    """Decoder hook: a problem inside an answer becomes an error, a record an assignment."""
     if issubclass(kind, Assignment):
         return Assignment.of_record(msgspec.convert(value, AssignmentRecord))
     if issubclass(kind, ShiftworkError):
@@ -142,7 +142,7 @@ def decode(kind: type, value: Any) -> Any:
 
 
 def schema(kind: type) -> dict[str, Any]:
-    """For JSON Schema: an error inside an answer is a problem, an assignment a record."""
+    """JSON Schema hook: an error inside an answer is a problem, an assignment a record."""
     if issubclass(kind, Assignment):
         return {"$ref": "#/components/schemas/AssignmentRecord"}
     if issubclass(kind, ShiftworkError):

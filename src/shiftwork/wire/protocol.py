@@ -1,4 +1,4 @@
-"""HTTP/1.1 with bounds that uvicorn does not set: on all that is not body, and on how long a request takes to come."""
+"""HTTP/1.1 with bounds that uvicorn lacks: on all but the body, and on how long a request may take to arrive."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from shiftwork.wire.problem import MEDIA_TYPE, Problem
 
 MAX_HEAD = 65_536
 MAX_REQUEST_SEC = 60.0
-"""Longer than a body is waited for, so that a slow sender gets an error before the connection ends."""
+"""Longer than the wait for a body, so that a slow sender gets an error before the connection is closed."""
 
 MIN_BODY = 262_144
-"""This much of a body must arrive in that time, or the rest of it."""
+"""At least this many bytes of a body, or its rest, must arrive within that time."""
 
 WHOLE = "shiftwork.whole"
 """The extension of the ASGI scope whose `send` is `send_whole`."""
@@ -41,7 +41,7 @@ _LARGE_HEAD = Problem(
 
 
 def refuse(transport: asyncio.Transport, problem_body: Problem) -> None:
-    """Say what was wrong with something that is not even a request, and hang up."""
+    """Answer input that is not a valid request with a problem, and close the connection."""
     body = msgspec.json.encode(problem_body)
     head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
     transport.write(STATUS_LINE[problem_body.status] + head.encode() + body)
@@ -49,9 +49,9 @@ def refuse(transport: asyncio.Transport, problem_body: Problem) -> None:
 
 
 def send_whole(cycle: RequestResponseCycle, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
-    """Send head and body in one write, where uvicorn makes two and looks for forbidden bytes in each header.
+    """Send head and body in one write; uvicorn makes two, and searches each header for forbidden bytes.
 
-    The headers must be ours, with the length of the body. False where that is not possible: then nothing is sent.
+    The headers must be ours and include the body's length. Returns False, and sends nothing, if that is not possible.
     """
     if cycle.response_started or cycle.disconnected or cycle.flow.write_paused or cycle.access_log:
         return False
@@ -73,82 +73,82 @@ def send_whole(cycle: RequestResponseCycle, status: int, headers: Iterable[tuple
 
 
 class HeadTooLarge(Exception):
-    """Stops the parser before the request is handed on; it has been refused."""
+    """Stops the parser before it passes on a request that was refused."""
 
 
 class BoundedHttp(HttpToolsProtocol):
     """One connection."""
 
-    _beside = 0
-    """Bytes since the last that were body, or the end of a head."""
-    _come = 0
-    """Bytes of the body since the patience was last renewed."""
-    _patience: asyncio.TimerHandle | None = None
-    _begun = False
-    """Whether a part of a request is here, and not all of it."""
+    _head_bytes = 0
+    """Bytes received since the last part of a body or the end of a head."""
+    _body_bytes = 0
+    """Bytes of the body received since the timer was last reset."""
+    _timer: asyncio.TimerHandle | None = None
+    _is_partial = False
+    """Whether a request has arrived in part."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        self._expect()
+        self._restart_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._has_come()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._beside += len(data)
+        self._head_bytes += len(data)
         super().data_received(data)
-        if self._begun and self._patience is None:  # mostly all of it comes at once, and no timer is needed
-            self._expect()
-        if self._beside > MAX_HEAD and not self.transport.is_closing():
+        if self._is_partial and self._timer is None:  # most requests arrive whole and need no timer
+            self._restart_timer()
+        if self._head_bytes > MAX_HEAD and not self.transport.is_closing():
             refuse(self.transport, _LARGE_HEAD)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._has_come()
-        self._begun, self._come = True, 0
+        self._stop_timer()
+        self._is_partial, self._body_bytes = True, 0
 
     def on_headers_complete(self) -> None:
-        # What came at once may be the head and much of the body: only then it is worth counting.
-        if self._beside > MAX_HEAD and self._head_size() > MAX_HEAD:
+        # The bytes may include much of the body, so compute the exact size only now.
+        if self._head_bytes > MAX_HEAD and self._head_size() > MAX_HEAD:
             refuse(self.transport, _LARGE_HEAD)
             raise HeadTooLarge
-        self._beside = 0
+        self._head_bytes = 0
         super().on_headers_complete()
         self.scope["extensions"] = {WHOLE: {"send": functools.partial(send_whole, self.cycle)}}
 
     def on_body(self, body: bytes) -> None:
-        self._beside = 0
-        self._come += len(body)
-        if self._come >= MIN_BODY:
-            self._expect()  # a large one may take its time
+        self._head_bytes = 0
+        self._body_bytes += len(body)
+        if self._body_bytes >= MIN_BODY:
+            self._restart_timer()  # a large body gets more time as long as it keeps arriving
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._beside = 0
-        self._has_come()
+        self._head_bytes = 0
+        self._stop_timer()
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        self._has_come()
+        self._stop_timer()
         super().handle_websocket_upgrade()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn has one text for whatever is wrong
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn has one text for every error
         if not self.transport.is_closing():
             refuse(self.transport, _NOT_HTTP)
 
     def _head_size(self) -> int:
-        """Path and headers as they are usually written: a colon, a space and the end of the line for each."""
+        """The size of path and headers as usually written, with a colon, a space and CRLF per header."""
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
-    def _expect(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        self._come = 0
-        self._patience = self.loop.call_later(MAX_REQUEST_SEC, self.transport.close)
+    def _restart_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._body_bytes = 0
+        self._timer = self.loop.call_later(MAX_REQUEST_SEC, self.transport.close)
 
-    def _has_come(self) -> None:
-        self._begun = False
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_timer(self) -> None:
+        self._is_partial = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,8 +1,8 @@
-"""OAuth protected-resource metadata (RFC 9728): how a client without a token learns what to bring.
+"""OAuth protected-resource metadata (RFC 9728): tells a client without a token how to get one.
 
-A server that needs tokens describes itself under `/.well-known/oauth-protected-resource`, and an answer 401 names that
-address. Shiftwork issues its tokens itself (`shiftwork tokens create`) and runs no authorization server; where another
-one hands the tokens out, its address is passed on.
+A server that needs tokens describes itself under `/.well-known/oauth-protected-resource`, and its 401 answers name that
+address. Shiftwork issues its tokens itself (`shiftwork tokens create`) and runs no authorization server; if an external
+one issues the tokens, the metadata names it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class ProtectedResource(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     path: str
-    """Of the resource, e.g. /mcp."""
+    """The path of the resource, e.g. /mcp."""
     public_url: str | None = None
-    """How callers reach the server, without the path; None to believe the request."""
+    """The server's public URL, without the path; None takes it from the request."""
     authorization_servers: tuple[str, ...] = ()
 
     def describes(self, path: str) -> bool:
-        """Whether a path is that of the metadata: with the resource's path behind it, or without."""
+        """Whether this is the path of the metadata, with or without the resource's path appended."""
         return path in {WELL_KNOWN, WELL_KNOWN + self.path.rstrip("/")}
 
     def document(self, headers: Mapping[str, str], scheme: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class ProtectedResource(msgspec.Struct, frozen=True, kw_only=True):
         return found | (servers if self.authorization_servers else {})
 
     def challenge(self, headers: Mapping[str, str], scheme: str) -> str:
-        """The value of `WWW-Authenticate` with an answer 401."""
+        """The `WWW-Authenticate` header of a 401 answer."""
         return f'Bearer resource_metadata="{self._base(headers, scheme)}{WELL_KNOWN}{self.path.rstrip("/")}"'
 
     def _base(self, headers: Mapping[str, str], scheme: str) -> str:
@@ -58,7 +58,7 @@ class ProtectedResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_url(given: str, where: str) -> str:
-    """An absolute http(s) URL without user, query or fragment, as it was given."""
+    """Require an absolute http(s) URL without user, query or fragment; returns it unchanged."""
     try:
         parts = urlsplit(given)
     except ValueError:

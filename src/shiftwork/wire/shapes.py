@@ -16,7 +16,7 @@ class SubmittedBatch(msgspec.Struct, frozen=True):
 
 
 class ClaimRefBody(Fields):
-    """Which claim a write is made under: its token, or its fence. The aegis and loki views need neither."""
+    """The claim that a write is made under: its token, or its fence. The aegis and loki views need neither."""
 
     token: Name | None = None
     fence: Annotated[int, Meta(ge=0)] | None = None
@@ -25,7 +25,7 @@ class ClaimRefBody(Fields):
 
 
 class OutcomeReply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a write came to. In a batch each has its own, and `error` where it was refused."""
+    """The outcome of a write. In a batch, each item has its own, with `error` if it was refused."""
 
     task_id: str
     status: str | None = None
@@ -43,7 +43,7 @@ class ClockBody(Fields):
 
 
 class ClockReply(msgspec.Struct, frozen=True):
-    """The time now, and what the maintenance jobs that came due have done."""
+    """The new time, and what the maintenance jobs that came due did."""
 
     now: float
     duties: dict[str, dict[str, int]]
@@ -58,7 +58,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Me(msgspec.Struct, frozen=True):
-    """Who the caller is to this server, and what time it is there."""
+    """The caller's identity on this server, and the server's time."""
 
     workspace: str
     scopes: list[str]
@@ -73,4 +73,4 @@ class Health(msgspec.Struct, frozen=True):
     test_clock: bool = False
     detail: str | None = None
     view: str = "native"
-    """In whose names callers are answered who name no view."""
+    """The view of answers to callers that name none."""

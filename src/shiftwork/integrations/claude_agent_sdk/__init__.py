@@ -1,6 +1,6 @@
 """Claude Agent SDK: a conversation whose transcript and result are steps of a task.
 
-`await run(ctx, prompt, options)` in a handler takes the place of `query`.
+In a handler, call `await run(ctx, prompt, options)` instead of `query`.
 """
 
 from shiftwork.integrations.claude_agent_sdk.claude_run import run

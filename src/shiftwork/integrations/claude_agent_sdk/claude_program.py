@@ -1,4 +1,4 @@
-"""Lets Claude Code end with the worker: without its task an agent would go on spending and changing files."""
+"""Ends Claude Code with its worker: an agent left behind would continue to spend money and change files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if os.getppid() == int(sys.argv[1]):
 
 @contextmanager
 def tied_to_this_process(options: ClaudeAgentOptions) -> Iterator[ClaudeAgentOptions]:
-    """Options under which Linux kills the program when this process is killed. Elsewhere they are as they were."""
+    """Options under which Linux kills the program when this process dies. On other systems they are unchanged."""
     program = _program(options)
     if sys.platform != "linux" or program is None:
         yield options
@@ -39,7 +39,7 @@ def tied_to_this_process(options: ClaudeAgentOptions) -> Iterator[ClaudeAgentOpt
 
 
 def _program(options: ClaudeAgentOptions) -> str | None:
-    """The one that is asked for, that comes with the SDK, or is on the path; None: the SDK says what is missing."""
+    """The program named in the options, bundled with the SDK, or on the PATH. If None, the SDK reports the error."""
     bundled = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
     if options.cli_path is not None:
         return str(options.cli_path)

@@ -33,7 +33,7 @@ from shiftwork.worker.context import Context, Fail
 
 NeedsApproval = Collection[str] | Callable[[str, dict[str, Any]], bool]
 REFUSED = "A person has refused this call."
-ONE_AT_A_TIME = "Another call waits for a person. Make this call again when that one is done."
+ONE_AT_A_TIME = "Another call waits for a person. Repeat this call when that one is done."
 
 
 async def run(
@@ -46,11 +46,12 @@ async def run(
     on_message: Callable[[Message], Awaitable[None] | None] | None = None,
     name: str = "claude",
 ) -> ResultMessage:
-    """Have Claude work on a prompt, and answer its result; a later attempt is given the result, or goes on.
+    """Run Claude on a prompt and return its result. A later attempt gets the stored result, or continues.
 
-    The transcript is mirrored into steps of the task, so the conversation continues on any machine where it stopped.
-    Usage is booked with them. Tools named by `needs_approval`, or for which it answers True, are questions to a person;
-    the program ends and the slot is given back until they have answered.
+        The transcript is mirrored into steps of the task, so any machine can continue the conversation where it
+        stopped.
+    Usage is booked with the steps. A call of a tool that `needs_approval` names, or returns True for, becomes a
+    question to a person; the program ends, and the slot is released until they answer.
     """
     transcript = await Transcript.open(ctx, name)
     guard = _Guard(needs_approval)
@@ -68,7 +69,7 @@ async def run(
 
 
 class _Guard:
-    """A hook before each call of a tool: calls that need approval are deferred until a person has decided."""
+    """A hook before each tool call: calls that need approval are deferred until a person has decided."""
 
     def __init__(self, needs_approval: NeedsApproval) -> None:
         self._needs_approval = needs_approval
@@ -96,7 +97,7 @@ class _Guard:
 
 
 class _Silence:
-    """Input that says nothing and stays open: the program reads the answers of its hooks from the same pipe."""
+    """Empty input that stays open: the program reads its hooks' answers from the same pipe."""
 
     def __init__(self, over: asyncio.Event) -> None:
         self._over = over
@@ -127,7 +128,7 @@ class _Turn:
         self._over = asyncio.Event()
 
     async def take(self, prompt: str | None) -> ResultMessage:
-        """The result of the turn. Without a prompt the program takes up the call that it deferred."""
+        """Run the turn and return its result. Without a prompt, the program resumes the call that it deferred."""
         self._guard.deferred = None
         hooks = dict(self._options.hooks or {})
         hooks["PreToolUse"] = [*hooks.get("PreToolUse", []), HookMatcher(hooks=[self._guard])]
@@ -161,7 +162,7 @@ class _Turn:
         return result
 
     def _failure(self, result: ResultMessage | None) -> Fail:
-        """With what the queue needs to see whether the provider is to blame."""
+        """The failure, with the facts that show the queue whether the provider caused it."""
         if result is None:
             return Fail(reasons.AGENT_ERROR, "the program ended without a result")
         facts: dict[str, Any] = {"status": result.api_error_status} if result.api_error_status else {}

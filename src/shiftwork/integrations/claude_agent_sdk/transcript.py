@@ -1,4 +1,4 @@
-"""The transcript of a conversation with Claude and the results of its turns, kept as steps of the task."""
+"""The transcript of a conversation with Claude and the results of its turns, stored as steps of the task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTINUE = "Continue where you left off."
 
 
 class Used(msgspec.Struct, frozen=True):
-    """What models have used."""
+    """Tokens and cost used by models."""
 
     model: str | None = None
     tokens_in: int = 0
@@ -34,8 +34,8 @@ class Used(msgspec.Struct, frozen=True):
             self.cost_usd + more.cost_usd,
         )
 
-    def beyond(self, known: Used) -> Used:
-        """What is above what is known; nothing where that is more."""
+    def excess_over(self, known: Used) -> Used:
+        """The part of this usage that exceeds the known usage, never negative."""
         return Used(
             self.model,
             max(0, self.tokens_in - known.tokens_in),
@@ -45,21 +45,21 @@ class Used(msgspec.Struct, frozen=True):
 
 
 class Transcript(SessionStore):
-    """What the SDK mirrors of the conversation, and the results of its turns: a log of steps."""
+    """The conversation as mirrored by the SDK, and the results of its turns, in a log of steps."""
 
     def __init__(self, ctx: Context, name: str) -> None:
         self._ctx = ctx
         self._log = agent_run.StepLog(ctx, name)
         self._entries: dict[str, list[SessionStoreEntry]] = {}
         self._used: dict[str, Used] = {}
-        """By the id of each answer of a model."""
+        """By the id of a model's answer."""
         self._kept: set[str | None] = set()
         """The ids of entries."""
         self._answered: set[str] = set()
-        """Calls of tools that have a result."""
+        """The ids of tool calls that have a result."""
         self.id = str(uuid.uuid4())
         self.result: ResultMessage | None = None
-        """Of the last turn that has ended."""
+        """The result of the last finished turn."""
 
     @classmethod
     async def open(cls, ctx: Context, name: str) -> Self:
@@ -80,16 +80,16 @@ class Transcript(SessionStore):
         return bool(self._entries)
 
     def prompt(self, first: str) -> str | None:
-        """What to say now: the task, nothing where a deferred call is taken up, or to go on."""
+        """The next prompt: the first one, or to continue; None to resume a deferred call."""
         if not self.begun:
             return first
         waiting = self.result and self.result.deferred_tool_use
         return None if waiting and waiting.id not in self._answered else CONTINUE
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
-        """Mirror a part of the transcript; what models have used in it is booked with it. The SDK tries this again."""
+        """Mirror a part of the transcript and book its usage. If this fails, the SDK retries it."""
         self._book(self._count(entries))
-        # As text: a transcript may be nested deeper and hold characters that a step cannot.
+        # As text: a transcript may be nested deeper than a step, and contain characters that a step cannot.
         await self._log.append({"key": key, "entries": json.dumps(entries)})
         self._keep(key, entries)
 
@@ -112,29 +112,29 @@ class Transcript(SessionStore):
                     self._answered.add(str(block.get("tool_use_id")))
 
     def _count(self, entries: list[SessionStoreEntry]) -> Used:
-        """What entries add to the usage known so far. An answer of several parts comes as several entries."""
+        """The usage that these entries add. An answer in several parts comes as several entries with the same usage."""
         added = Used()
         for entry in entries:
             message = entry.get("message")
             if isinstance(message, dict) and isinstance(message.get("usage"), dict):
                 known = self._used.get(str(message.get("id")), Used())
-                more = _of_message(message).beyond(known)
+                more = _of_message(message).excess_over(known)
                 self._used[str(message.get("id"))] = known.plus(more)
                 added = added.plus(more)
         return added
 
     async def finish(self, result: ResultMessage) -> None:
-        """Store a turn's result, with what the program counts above what the transcript shows."""
+        """Store a turn's result, and book the usage that the program counts beyond the transcript."""
         self._book(self._settle(result))
         await self._log.append({"result": json.dumps(dataclasses.asdict(result))})
         self.result = result
 
     def _settle(self, result: ResultMessage) -> Used:
-        """What the program has counted for the whole conversation above what is known; known from now on."""
+        """The usage that the program counts for the conversation beyond what is known; it is known from now on."""
         known = Used()
         for used in self._used.values():
             known = known.plus(used)
-        more = _of_result(result).beyond(known)
+        more = _of_result(result).excess_over(known)
         self._used["settled"] = self._used.get("settled", Used()).plus(more)
         return more
 
@@ -144,7 +144,7 @@ class Transcript(SessionStore):
 
 
 def _flat(key: SessionKey | SessionListSubkeysKey) -> str:
-    """Without the project, which is the folder and so depends on the machine: a task has one conversation."""
+    """The key without the project, which is derived from the folder and so differs between machines."""
     return "/".join(part for part in (key["session_id"], str(key.get("subpath") or "")) if part)
 
 
@@ -165,7 +165,7 @@ def _of_message(message: dict[str, Any]) -> Used:
 
 
 def _of_result(result: ResultMessage) -> Used:
-    """Of all models together, since the conversation began."""
+    """The usage of all models since the conversation began."""
     by_model = result.model_usage or {}
     tokens_in = sum(
         each["inputTokens"] + each["cacheReadInputTokens"] + each["cacheCreationInputTokens"]
@@ -177,7 +177,7 @@ def _of_result(result: ResultMessage) -> Used:
 
 
 def _read_result(stored: dict[str, Any]) -> ResultMessage:
-    """A result of this version of the SDK or of another, which may know more or fewer fields."""
+    """Decode a result, perhaps of another version of the SDK with more or fewer fields."""
     known = {field.name for field in dataclasses.fields(ResultMessage)}
     result = ResultMessage(**{name: value for name, value in stored.items() if name in known})
     if (waiting := stored.get("deferred_tool_use")) is not None:

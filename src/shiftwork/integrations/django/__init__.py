@@ -19,7 +19,7 @@ __all__ = ["ShiftworkBackend"]
 
 
 def __getattr__(name: str) -> Any:
-    """The backend when it is first asked for: applications are imported before the framework can be."""
+    """Import the backend on first access: Django imports applications before the framework can be imported."""
     if name != "ShiftworkBackend":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from shiftwork.integrations.django.backend import ShiftworkBackend  # noqa: PLC0415  # see above

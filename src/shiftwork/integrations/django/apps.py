@@ -1,4 +1,4 @@
-"""The Django application, for the sake of its command `shiftwork_worker`."""
+"""The Django application; it provides the command `shiftwork_worker`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backend that `TASKS` names: it enqueues a Django task as a task of the queue, and reads its result."""
+"""The backend to name in `TASKS`: it enqueues Django tasks as tasks of the queue, and reads their results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _opening = threading.Lock()
 
 
 def open_once(address: str, workspace: str) -> SyncQueue:
-    """The queue of this process: Django makes a backend for each thread, and a fork has no threads of its parent."""
+    """The queue of this process. Django creates a backend per thread, and a fork needs a queue of its own."""
     key = os.getpid(), address, workspace
     with _opening:
         if key not in _queues:
@@ -45,7 +45,7 @@ def open_once(address: str, workspace: str) -> SyncQueue:
 
 
 class ShiftworkBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
-    """Options: `store`, the address of the queue; `workspace`; `database`, whose transactions tasks become part of."""
+    """Options: `store`, the queue's address; `workspace`; `database`, whose transactions submissions join."""
 
     supports_defer = True
     supports_async_task = True
@@ -66,7 +66,7 @@ class ShiftworkBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no 
         return open_once(self.address, self.workspace)
 
     def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
-        """Submit the task: with the rows of a transaction that is open now, or at once."""
+        """Submit the task: in the open transaction if there is one, otherwise immediately."""
         self.validate_task(task)
         new: dict[str, Any] = {
             "type": django_results.type_of(task.queue_name),
@@ -100,7 +100,7 @@ class ShiftworkBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no 
         return result
 
     def _submit(self, new: dict[str, Any]) -> str:
-        """The id of the task. In a transaction on another database than the queue's it is submitted by the commit."""
+        """Submit the task and return its id; inside a transaction on a database that is not the queue's, on commit."""
         database = connections[self.database]
         if not database.in_atomic_block:
             return self.queue.submit(new).id
@@ -114,7 +114,7 @@ class ShiftworkBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no 
         return str(new["id"])
 
     def get_result(self, result_id: str) -> TaskResult:
-        """The result of a task, by any process."""
+        """Return the result of a task, whichever process enqueued it."""
         try:
             task = self.queue.get(result_id)
         except NotFound as error:

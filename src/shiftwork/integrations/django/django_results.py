@@ -1,4 +1,4 @@
-"""A task of the queue as the framework sees it."""
+"""Converts tasks of the queue to Django's tasks and results."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _STATUS = {
     **dict.fromkeys(("failed", "dead_lettered", "cancelled"), TaskResultStatus.FAILED),
     **dict.fromkeys(("claimed", "running", "validating"), TaskResultStatus.RUNNING),
 }
-"""Everything else is yet to run, or to run again."""
+"""All other states are READY: the task has yet to run, or to run again."""
 
 
 def type_of(queue_name: str) -> str:
-    """Tasks of one Django queue are of one type: workers, limits and settings are chosen by it."""
+    """The type of all tasks of a Django queue, which selects workers, limits and settings."""
     return PREFIX + queue_name
 
 
 def priority_of(priority: int) -> float:
-    """From -100, least urgent, to 100, there; from 100 to 0 here."""
+    """Convert Django's priority, from -100 (least urgent) to 100, to ours, from 100 to 0."""
     return 50 - priority / 2
 
 
 def task_of(queued: QueuedTask, backend: str) -> Task:
-    """The Django task, as it was enqueued."""
+    """Return the Django task as it was enqueued."""
     found: Task = import_string(queued.payload["task"])
     return found.using(
         priority=queued.payload["priority"], queue_name=queued.type.removeprefix(PREFIX), backend=backend
@@ -66,12 +66,12 @@ def result_of(queued: QueuedTask, attempts: Sequence[Attempt], backend: str) -> 
 
 
 def set_field(result: TaskResult, name: str, value: Any) -> None:
-    """Results are frozen for everyone but a backend."""
+    """Set a field of a frozen result, as backends are allowed to."""
     object.__setattr__(result, name, value)
 
 
 def _error(text: str) -> TaskError:
-    """As `running` wrote it; what the queue itself ended has no class of its own."""
+    """Parse an error that the worker wrote; errors of the queue itself have no exception class."""
     path, _, trace = text.partition("\n")
     known = path.replace(".", "").replace("_", "").isalnum() and trace
     return TaskError(

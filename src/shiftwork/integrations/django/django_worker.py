@@ -29,7 +29,7 @@ log = logging.getLogger("shiftwork.worker")
 
 
 def worker_of(backend: ShiftworkBackend, queues: Sequence[str], concurrency: int | None) -> Worker:
-    """A worker for these queues of a backend; each task has a thread."""
+    """Return a worker for these queues of a backend; each task runs in its own thread."""
     worker = Worker(concurrency=concurrency, workspace=backend.workspace)
 
     def run(context: Context) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The tasks framework: `django.tasks` since Django 6.0, and `django-tasks` from PyPI before."""
+"""The tasks framework: `django.tasks` since Django 6.0, `django-tasks` from PyPI for older versions."""
 
 from __future__ import annotations
 

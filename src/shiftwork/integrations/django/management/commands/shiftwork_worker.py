@@ -19,10 +19,8 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--backend", default="default", help="The name of the backend in TASKS.")
-        parser.add_argument(
-            "--queue", action="append", help="Run tasks of this queue alone; may be given several times."
-        )
-        parser.add_argument("--concurrency", type=int, help="Tasks at once.")
+        parser.add_argument("--queue", action="append", help="Run only tasks of this queue. Repeatable.")
+        parser.add_argument("--concurrency", type=int, help="Number of concurrent tasks.")
         parser.add_argument("--until-idle", action="store_true", help="End when nothing is left to do.")
 
     def handle(self, **options: Any) -> None:
@@ -33,7 +31,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
         if unknown := [name for name in queues if backend.queues and name not in backend.queues]:
             raise CommandError(f"the backend has no queue {unknown[0]!r}; it has {', '.join(sorted(backend.queues))}")
         if not queues:
-            raise CommandError("the backend takes every queue: name those to run with --queue")
+            raise CommandError("the backend does not list its queues: name those to run with --queue")
         try:
             worker = worker_of(backend, queues, options["concurrency"])
             summary = asyncio.run(worker.run(backend.address, until_idle=options["until_idle"]))
