@@ -169,7 +169,7 @@ async def test_a_late_database_with_a_workspace_of_another_is_not_used(
     async with Queue.open(map_url, workspace="both") as queue:
         assert queue.routes is not None
         server.start_again()
-        await until(lambda: "is not used" in caplog.text)
+        await until(lambda: "ignoring the database" in caplog.text)
         assert (await queue.submit(type="build")).id
         with pytest.raises(StoreUnavailable):
             await queue.in_workspace("new").submit(type="build")

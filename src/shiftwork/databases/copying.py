@@ -1,7 +1,7 @@
-"""Copies the rows of a workspace into another database: all of them once, then in rounds those that have changed.
+"""Copies the rows of a workspace into another database: all rows once, then changed rows in rounds.
 
-Large tables are copied into place. The others, at which maintenance would look, are copied into tables in which they
-wait. Both sides are compared in full while work goes on; from then on each round compares the rows that it replaces.
+Large tables are copied into place. The others, which maintenance jobs read, are copied into staging tables. Both sides
+are compared in full while work continues; from then on each round compares the rows that it replaces.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from shiftwork.databases import arrival, changes
+from shiftwork.databases import activation, changes
 from shiftwork.databases.moved_tables import BULK, Digest, MovedTable, Side, copy_ids, literal, names, pipe
 from shiftwork.model.errors import CopyDiffers
 
 ROUNDS = 10
 SHORT_SEC = 0.5
-"""Rows that have changed are copied again while work goes on, until a round is this short."""
+"""Changed rows are copied in rounds, while work continues, until a round is this short."""
 
 PLANS = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
-"""Off while changed rows are looked up by their keys, whatever a table without statistics makes the planner think."""
+"""Planner settings turned off while changed rows are read by key, since tables may lack statistics."""
 
 
 class Copy:
@@ -33,67 +33,67 @@ class Copy:
         self._tables = tables
         self._tracked = [table for table in tables if not table.is_whole]
         self._tasks = next(table for table in tables if table.name == "tasks")
-        self._look: Any = None
-        self._came: set[str] = set()
-        """Tables for which there are temporary ones: to create them takes as long as to copy a few rows."""
+        self._change_query: Any = None
+        self._temp_tables: set[str] = set()
+        """Tables with temporary tables, which are reused: creating them takes as long as copying a few rows."""
         self.digests: dict[str, Digest] | None = None
-        """Of the rows that were copied, by table, once both sides have been compared in full."""
+        """The digests of copied rows by table, once both sides have been compared in full."""
 
     async def run(self) -> None:
-        """Copy while work goes on, until little is left, and compare both sides in full."""
+        """Copy while work continues, until little is left, and compare both sides in full."""
         await self.remove()
-        await self._make_waiting_tables()
+        await self._create_staging_tables()
         await changes.install(self._a, self._tracked)
-        self._look = await changes.look_for_changes(self._a, self._tracked)
+        self._change_query = await changes.prepare_change_query(self._a, self._tracked)
         await self._copy_all()
         await self._catch_up()
-        await self._settle()
+        await self._insert_settled()
         await self._compare()
         await self._catch_up()
-        await self._settle()
+        await self._insert_settled()
         await self._catch_up()
 
     async def remove(self) -> None:
-        """Remove what was copied."""
+        """Remove the copy."""
         a, b = self._a, self._b
         await a.find_ids(a.place("tasks"), a.place("dead_letters"))
         await copy_ids(a, b)
         for table in self._tables:
             if table.name in BULK or table is self._tasks:
                 await b.connection.execute(f"delete from {b.place(table.name)} where {b.condition(table)}")
-        await arrival.drop_stage(b)
+        await activation.drop_staging(b)
 
     @asynccontextmanager
     async def last_round(self) -> AsyncIterator[int]:
-        """Copy what is left while no one writes; how many rows it was. What follows reads the same snapshot."""
+        """Copy the last changes while writes are paused; yields the number of rows. The block reads this snapshot."""
         async with self._round():
             yield await self._copy_changed()
 
     @asynccontextmanager
     async def _round(self) -> AsyncIterator[None]:
-        """One transaction on each side. That of the new database is committed first: changes may be copied twice."""
+        """Open a transaction on each side. The new database commits first, so that changes may be copied twice."""
         async with self._a.connection.transaction(isolation="repeatable_read"), self._b.connection.transaction():
             yield
 
-    async def _settle(self) -> None:
-        await arrival.settle(self._b, self._tasks)
+    async def _insert_settled(self) -> None:
+        await activation.insert_settled(self._b, self._tasks)
 
     def _copied(self, table: MovedTable) -> str:
-        """Where the rows of a table are copied to."""
+        """The table into which rows are copied."""
         return table.name if table.name in BULK else self._b.stage(table.name)
 
-    async def _make_waiting_tables(self) -> None:
+    async def _create_staging_tables(self) -> None:
         b = self._b
-        waiting = [table for table in self._tables if table.name not in BULK]
-        for table in waiting:
+        staged = [table for table in self._tables if table.name not in BULK]
+        for table in staged:
             place = b.place(b.stage(table.name))
             await b.connection.execute(f"create table {place} (like {b.place(table.name)})")
             if table.is_whole:
-                lost = set(table.columns) - set(table.copied)
-                await b.connection.execute("".join(f"alter table {place} drop column {each};" for each in lost))
+                dropped = set(table.columns) - set(table.copied)
+                await b.connection.execute("".join(f"alter table {place} drop column {each};" for each in dropped))
             else:
                 await b.connection.execute(f"alter table {place} add primary key ({names(table.key)})")
-        lanes, tail = b.place(b.stage(arrival.LANES)), b.place(b.stage(arrival.TAIL))
+        lanes, tail = b.place(b.stage(activation.LANES)), b.place(b.stage(activation.TAIL))
         await b.connection.execute(
             f"create table {lanes} (like {b.place('lanes')}); alter table {lanes} add primary key (id); "
             f"create table {tail} (name text, labels text, value float8)"
@@ -110,7 +110,7 @@ class Copy:
             await b.connection.execute(f"analyze {b.place(self._copied(table))}")
 
     async def _catch_up(self) -> None:
-        """Copy what has changed, until that takes little time."""
+        """Copy changed rows in rounds, until a round is short."""
         for _ in range(ROUNDS):
             began = time.perf_counter()
             async with self._round():
@@ -119,7 +119,7 @@ class Copy:
                 return
 
     async def _compare(self) -> None:
-        """Compare all rows: those of the snapshot in which the changed ones are copied."""
+        """Copy the changed rows, and compare all rows of the same snapshot."""
         a, b = self._a, self._b
         async with a.connection.transaction(isolation="repeatable_read"):
             async with b.connection.transaction():
@@ -133,19 +133,19 @@ class Copy:
         copy = b.own_rows(table) if table.name in BULK else b.place(b.stage(table.name))
         mine, other = await asyncio.gather(
             a.digest(table, a.own_rows(table), a.place("lanes")),
-            b.digest(table, copy, b.place(b.stage(arrival.LANES))),
+            b.digest(table, copy, b.place(b.stage(activation.LANES))),
         )
         if table is self._tasks:
             other = other.plus(await b.digest(table, b.own_rows(table), b.place("lanes")))
         return _same(table, mine, other)
 
     async def _copy_changed(self) -> int:
-        """Replace the rows that have changed since the last round; what changes after this snapshot is for the next."""
+        """Replace the rows that changed since the last round; later changes are for the next one."""
         a, b = self._a, self._b
         await self._copy_lanes()
         for side in (a, b):
             await side.connection.execute(";".join(f"set local {plan} = off" for plan in PLANS))
-        found = {row[0] for row in await self._look.fetch()}
+        found = {row[0] for row in await self._change_query.fetch()}
         rows = 0
         for table in self._tables:
             if table.name in found:
@@ -158,27 +158,27 @@ class Copy:
 
     async def _copy_lanes(self) -> None:
         a, b = self._a, self._b
-        columns = ("id", *arrival.LANE_COLUMNS)
-        await b.connection.execute(f"delete from {b.place(b.stage(arrival.LANES))}")
+        columns = ("id", *activation.LANE_COLUMNS)
+        await b.connection.execute(f"delete from {b.place(b.stage(activation.LANES))}")
         query = f"select {names(columns)} from {a.place('lanes')} where workspace = {literal(a.workspace)}"
-        await pipe(a, query, b, b.stage(arrival.LANES), columns, b.schema)
+        await pipe(a, query, b, b.stage(activation.LANES), columns, b.schema)
 
     async def _replace_changed(self, table: MovedTable) -> int:
         a, b, columns, key = self._a, self._b, names(table.copied), names(table.key)
         changed, copy = a.place(a.changes(table.name)), b.place(self._copied(table))
-        keys, came = f"keys_{table.name}", f"came_{table.name}"
-        if table.name not in self._came:
+        keys, incoming = f"keys_{table.name}", f"incoming_{table.name}"
+        if table.name not in self._temp_tables:
             await b.connection.execute(
                 f"create temp table {keys} on commit delete rows as select {key} from {copy} limit 0; "
-                f"create temp table {came} (like {copy}) on commit delete rows"
+                f"create temp table {incoming} (like {copy}) on commit delete rows"
             )
-            self._came.add(table.name)
+            self._temp_tables.add(table.name)
         await pipe(a, f"select distinct {key} from {changed}", b, keys, table.key, None)
         mine = f"(select t.* from {a.place(table.name)} t where ({key}) in (select {key} from {changed}) "
         mine += f"and {a.membership(table)})"
-        rows = await pipe(a, f"select {columns} from {mine} t", b, came, table.copied, None)
+        rows = await pipe(a, f"select {columns} from {mine} t", b, incoming, table.copied, None)
         here, (old, new) = await asyncio.gather(
-            a.digest(table, mine, a.place("lanes")), self._swap(table, copy, keys, came)
+            a.digest(table, mine, a.place("lanes")), self._swap(table, copy, keys, incoming)
         )
         _same(table, here, new)
         if self.digests is not None:
@@ -186,16 +186,16 @@ class Copy:
         await a.connection.execute(f"delete from {changed}")
         return rows
 
-    async def _swap(self, table: MovedTable, copy: str, keys: str, came: str) -> tuple[Digest, Digest]:
-        """Replace the rows with these keys by those that came: what was there, and what is there now."""
+    async def _swap(self, table: MovedTable, copy: str, keys: str, incoming: str) -> tuple[Digest, Digest]:
+        """Replace the rows with these keys by the incoming ones; returns the digests before and after."""
         b, columns, key = self._b, names(table.copied), names(table.key)
-        lanes = b.place(b.stage(arrival.LANES))
+        lanes = b.place(b.stage(activation.LANES))
         those = f"t where ({key}) in (select {key} from {keys}) returning t.*"
         old = await b.digest(table, "gone", lanes, f"with gone as (delete from {copy} {those})")
         if table is self._tasks:
             settled = f"with gone as (delete from {b.place(table.name)} {those})"
             old = old.plus(await b.digest(table, "gone", b.place("lanes"), settled))
-        put = f"insert into {copy} ({columns}) overriding system value select {columns} from {came} returning *"
+        put = f"insert into {copy} ({columns}) overriding system value select {columns} from {incoming} returning *"
         return old, await b.digest(table, "put", lanes, f"with put as ({put})")
 
     async def _replace_all(self, table: MovedTable) -> int:
@@ -214,6 +214,6 @@ def _same(table: MovedTable, mine: Digest, other: Digest) -> Digest:
     if mine != other:
         raise CopyDiffers(
             f"the copy of {table.name} differs: {mine.rows} rows here, {other.rows} there",
-            hint="The workspace stays where it is. Undo the move, and report this.",
+            hint="Undo the move, and report this; the workspace stays in its database.",
         )
     return mine

@@ -1,8 +1,8 @@
-"""Refuses writes to a workspace in a database that it leaves, has left or has not arrived in: triggers, so that no
-process can write there, however old what it knows.
+"""Refuses writes to a workspace in a database that does not own it, with triggers, so that even a process with an old
+route cannot write there.
 
-While a workspace is moved each transaction that writes to it holds a shared lock, which the mover takes alone to
-switch. If the mover dies, the database lets the lock go, and writes continue where they were.
+While a workspace is moved, each transaction that writes to it holds a shared lock; the mover takes it exclusively to
+switch. If the mover dies, the database releases the lock, and writes continue in the old database.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from shiftwork.model.errors import ConflictError
 
 TRIES = 100
 LOCK_MS = 200
-"""A trigger is made under a lock for which writers wait: it is asked for briefly, and again."""
+"""Creating a trigger takes a lock that blocks writers, so each attempt waits this long, then tries again."""
 
 DRAIN_SEC = 8
-"""How long transactions that write to the workspace are waited for."""
+"""How long to wait for open transactions of the workspace."""
 
 _CHECK = """
 create or replace function {place}.refuse_moved(moved text) returns void language plpgsql as $$
@@ -66,12 +66,12 @@ end $$"""
 
 
 def name(workspace: str, ending: str = "") -> str:
-    """Of a trigger for this workspace."""
+    """The name of a trigger for this workspace."""
     return f"moved_{short_hash(workspace)}{ending}"
 
 
 async def install(side: Side, tables: Sequence[MovedTable]) -> None:
-    """Guard every table; when this is done, no transaction that writes unguarded is left."""
+    """Guard every table; when this returns, no transaction with unguarded writes is open."""
     place = side.home
     await side.connection.execute(_CHECK.replace("{place}", place))
     for owner, parent in sorted({(table.owner, table.parent) for table in tables if not table.has_workspace}):
@@ -88,14 +88,14 @@ def _triggers(side: Side, table: MovedTable) -> str:
     call = f"execute function {side.home}.guard_moved{ending}({moved})"
     return (
         f"create or replace trigger {name(side.workspace)} before insert or update on {on} for each row "
-        f"when ({side.of_others(table, 'new')}) {call};"
+        f"when ({side.trigger_condition(table, 'new')}) {call};"
         f"create or replace trigger {name(side.workspace, '_delete')} before delete on {on} for each row "
-        f"when ({side.of_others(table, 'old')}) {call}"
+        f"when ({side.trigger_condition(table, 'old')}) {call}"
     )
 
 
 async def remove(side: Side, tables: Sequence[MovedTable], *, keep_refusing: bool = False) -> None:
-    """Remove the guard; of a workspace that has left only what is no longer needed when its rows are gone."""
+    """Remove the guard; with `keep_refusing`, keep what refuses writes to a workspace that has left."""
     for table in tables:
         if table.name in UNGUARDED or (keep_refusing and table.has_workspace):
             continue
@@ -118,7 +118,7 @@ async def briefly(connection: Any, text: str) -> None:
 
 @asynccontextmanager
 async def paused(side: Side) -> AsyncIterator[None]:
-    """Let no one write to the workspace. A call that tries waits, and is refused for now when that takes too long."""
+    """Pause writes to the workspace. Calls wait, and are refused with a retry if that takes too long."""
     key = f"hashtextextended({literal(f'{side.home} move {side.workspace}')}, 0)"
     try:
         await side.connection.execute(f"set lock_timeout = '{DRAIN_SEC}s'; select pg_advisory_lock({key})")

@@ -1,4 +1,4 @@
-"""Looks at a database of a queue: whether it answers and takes writes, what is in it, and how late its jobs are."""
+"""Checks a database of a queue: whether it answers and accepts writes, its workspaces, and how late its jobs are."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from shiftwork.observe import maintenance_health
 from shiftwork.store.store import Tx
 
 PATIENCE_SEC = 2.0
-"""How long a database may take to answer."""
+"""How long to wait for a database."""
 
 
 class DatabaseReport(NamedTuple):
-    """A database, and its workspaces; none where it does not answer."""
+    """The state of a database and its workspaces; only known ones if it does not answer."""
 
     database: DatabaseInfo
     workspaces: Sequence[WorkspaceInfo]
@@ -33,7 +33,7 @@ async def workspaces(tx: Tx) -> list[WorkspaceInfo]:
 _FIELDS = ("name", "profile", "created_at", "open_tasks", "ready", "running", "dead_lettered")
 
 
-async def look(
+async def report(
     engine: Engine,
     name: str | None = None,
     *,
@@ -41,7 +41,7 @@ async def look(
     is_owned: Callable[[str], bool] = lambda _: True,
     known: Sequence[str] = (),
 ) -> DatabaseReport:
-    """The state of a database. `known` are the workspaces that it had when it last answered."""
+    """Check a database. `known` are the workspaces that it had when it last answered."""
     began = time.perf_counter()
     try:
         async with asyncio.timeout(PATIENCE_SEC):

@@ -1,4 +1,4 @@
-"""A database of a map that did not answer when the process started: it is opened as soon as it does."""
+"""A store for a database that did not answer when the process started: opens it as soon as it does."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ T = TypeVar("T")
 log = logging.getLogger("shiftwork.databases")
 
 AGAIN_SEC = 1.0
-"""How long after a try to open it the next one begins."""
+"""The pause between attempts to open the database."""
 
 
 class LateStore:
-    """Refuses every call until the database is open, and then passes each on: its holders notice no difference."""
+    """Refuses every call until the database is open, then forwards all calls to its store."""
 
     one_writer = False
 
@@ -42,14 +42,14 @@ class LateStore:
         while self._store is None:
             try:
                 store: Any = await self._opening()
-            except Exception as error:  # noqa: BLE001  # whatever it is, others are served and it is tried again
+            except Exception as error:  # noqa: BLE001  # other databases are served, and this one is tried again
                 self._note(error)
                 await asyncio.sleep(AGAIN_SEC)
             else:
                 self._begin(store)
 
     def _note(self, error: Exception) -> None:
-        """Say why it is not open, once for each reason."""
+        """Log why the database is not open, once per reason."""
         why = without_secrets(error.what if isinstance(error, ShiftworkError) else str(error))
         if why != self._why:
             log.warning("the database %s of the map is not open: %s", self._name, why)
@@ -58,20 +58,20 @@ class LateStore:
     def _begin(self, store: Any) -> None:
         for stall in store.stall_detector.stalls:
             self.stall_detector.forgive(stall)
-        store.stall_detector = self.stall_detector  # which maintenance has used since the process started
+        store.stall_detector = self.stall_detector  # the one that maintenance has used so far
         store.operation_max_sec = self._operation_max_sec
         self._store = store
         self._opened.set()
-        log.warning("the database %s of the map is open now", self._name)
+        log.warning("the database %s of the map is now open", self._name)
 
     @property
     def _inner(self) -> Any:
         if self._store is None:
-            raise StoreUnavailable(self._why or "it has not answered since this process started")
+            raise StoreUnavailable(self._why or "the database has not answered since this process started")
         return self._store
 
     def __getattr__(self, name: str) -> Any:
-        """What only a store of its kind has, as its schema and its address."""
+        """Forward attributes that only this kind of store has, such as its schema and address."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._inner, name)
@@ -137,7 +137,7 @@ class LateStore:
             await stream.aclose()
 
     async def _when_open(self, what: str) -> Any:
-        """Nothing until it is open; then an empty set, which stands for everything, and what is announced."""
+        """Yield nothing until the store is open; then an empty set, which means everything, and its announcements."""
         await self._opened.wait()
         async with getattr(self._inner, what)() as stream:
             yield frozenset()

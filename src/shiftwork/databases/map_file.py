@@ -1,4 +1,4 @@
-"""The map: a TOML file that names the databases of a queue. Which workspace is where, the databases themselves say."""
+"""The map: a TOML file that names the databases of a queue. The databases record which workspaces they own."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def is_map(url: str) -> bool:
 
 
 def addresses(url: str) -> list[str]:
-    """The databases of a map, or the one that this is the address of."""
+    """The addresses of a map's databases, or the address itself."""
     return list(read_map(url).databases.values()) if is_map(url) else [url]
 
 
 def read_map(url: str) -> DatabaseMap:
-    """What the file at `shiftwork+map:/path/map.toml` says."""
+    """Read the file at `shiftwork+map:/path/map.toml`."""
     path = Path(url.removeprefix(SCHEME).removeprefix("//"))
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))

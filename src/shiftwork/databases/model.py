@@ -1,4 +1,4 @@
-"""Workspaces, the databases they are in, and what a move came to."""
+"""Workspaces, their databases, and the result of a move."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class WorkspaceInfo(msgspec.Struct, frozen=True):
-    """A workspace and where it is. What only its database knows is None while that does not answer."""
+    """A workspace and its database. Counts are None while the database does not answer."""
 
     name: str
     profile: str | None = None
@@ -20,18 +20,18 @@ class WorkspaceInfo(msgspec.Struct, frozen=True):
     """Tasks that an agent holds."""
     dead_lettered: int | None = None
     database: str | None = None
-    """Its database, by its name in the map; None for a queue on one database."""
+    """The name of its database in the map; None for a queue on one database."""
     state: Literal["here", "leaving", "arriving", "unreachable"] = "here"
     moving_to: str | None = None
 
 
 class DatabaseInfo(msgspec.Struct, frozen=True):
-    """One database of a queue, and whether it is well."""
+    """One database of a queue, and its health."""
 
     name: str | None
     """Its name in the map; None for a queue on one database."""
     state: Literal["up", "read_only", "down"]
-    """`read_only` if it answers and takes no writes."""
+    """`read_only` if it answers but accepts no writes."""
     is_default: bool
     """Whether new workspaces are created here."""
     workspaces: int
@@ -47,7 +47,7 @@ class DatabaseInfo(msgspec.Struct, frozen=True):
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """What a move came to."""
+    """The result of a move."""
 
     workspace: str
     source: str
@@ -55,10 +55,10 @@ class Moved(msgspec.Struct, frozen=True):
     generation: int
     rows: int
     rest_rows: int
-    """Rows that were copied while writes waited."""
+    """Rows copied while writes were paused."""
     checksum: str
-    """Over all rows, equal in both databases before the switch."""
+    """The checksum of all rows, equal in both databases before the switch."""
     copied_sec: float
-    """How long rows were copied while the workspace took writes."""
+    """How long the copy took while the workspace accepted writes."""
     paused_sec: float
-    """How long its writes had to wait."""
+    """How long writes were paused."""

@@ -1,8 +1,8 @@
 """Moves a workspace to another database while it is in use.
 
-The rows are copied and compared by checksum while work goes on. Then writes to the workspace wait, what has changed
-since is copied and compared, and one transaction in the old database gives it away: from then on that database refuses
-its writes. So there is one owner at any moment, and what a killed mover leaves can be resumed or undone.
+Rows are copied and compared by checksum while work continues. Then writes to the workspace are paused, the last changes
+are copied and compared, and one transaction in the old database gives up ownership: from then on that database refuses
+its writes. So there is always exactly one owner, and a move whose process was killed can be resumed or undone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import asyncpg
 import msgspec
 
-from shiftwork.databases import arrival, changes, guard
+from shiftwork.databases import activation, changes, guard
 from shiftwork.databases.copying import Copy
 from shiftwork.databases.model import Moved
 from shiftwork.databases.moved_tables import BULK, SETTLED, MovedTable, Side, copy_ids, literal, read_tables
@@ -41,7 +41,7 @@ Step = Callable[[str], None]
 
 NUMBERED = ("events", "alerts", "signals", "reviews")
 AHEAD = 10_000_000
-"""How far the numbers of the new database go ahead of the old one's: so many events may come during a move."""
+"""The gap between the event numbers of the old and the new database: the most events during a move."""
 
 CATCH_UP_SEC = 120.0
 
@@ -57,12 +57,12 @@ async def move(routes: Routes, workspace: str, target: str, step: Step = lambda 
             f"a move of {workspace!r} to {row['peer']} was not finished", hint="Run it with --resume or --undo."
         )
     if source == target:
-        raise ConflictError(f"the workspace {workspace!r} is in the database {target} already", hint="Nothing to do.")
+        raise ConflictError(f"the workspace {workspace!r} is already in the database {target}", hint="Nothing to do.")
     return await _run(_Move(routes, workspace, source, target, step).run())
 
 
 async def resume(routes: Routes, workspace: str, step: Step = lambda _: None) -> Moved | None:
-    """Finish a move that was interrupted; None where only the old copy had to be removed."""
+    """Finish an interrupted move; None if only the old copy had to be removed."""
     await routes.refresh()
     owner = routes.owner(workspace)
     row = routes.row(owner, workspace)
@@ -75,14 +75,14 @@ async def resume(routes: Routes, workspace: str, step: Step = lambda _: None) ->
 
 
 async def undo(routes: Routes, workspace: str, step: Step = lambda _: None) -> None:
-    """Give up a move that has not switched yet: the workspace stays where it is."""
+    """Undo a move that has not switched yet: the workspace stays in its old database."""
     await routes.refresh()
     owner = routes.owner(workspace)
     row = routes.row(owner, workspace)
     if row is None or row["state"] != "leaving":
         raise ConflictError(
-            f"the workspace {workspace!r} is in the database {owner}, and no move of it is open",
-            hint="To move it back, move it with --to.",
+            f"the workspace {workspace!r} is in the database {owner} and is not being moved",
+            hint="To move it to another database, pass --to.",
         )
     await _run(_Move(routes, workspace, owner, row["peer"], step).undo())
 
@@ -95,7 +95,7 @@ async def _run(moving: Coroutine[Any, Any, T]) -> T:
 
 
 class _Move:
-    """One move, on a connection of its own to each of the two databases."""
+    """One move, with a separate connection to each of the two databases."""
 
     def __init__(self, routes: Routes, workspace: str, source: str, target: str, step: Step) -> None:
         self._routes = routes
@@ -114,11 +114,11 @@ class _Move:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[None]:
-        """Both connections. That to the old database holds a lock, so that no one else moves the workspace."""
+        """Open both connections. A lock in the old database keeps other processes from moving the workspace."""
         sides: list[Side] = []
         try:
-            sides.append(await arrival.connect(self._engines[0].store, self._workspace, "move"))
-            sides.append(await arrival.connect(self._engines[1].store, self._workspace, "move"))
+            sides.append(await activation.connect(self._engines[0].store, self._workspace, "move"))
+            sides.append(await activation.connect(self._engines[1].store, self._workspace, "move"))
             self._a, self._b = sides
             lock = f"{self._a.home} mover {self._workspace}"
             if not await self._a.connection.fetchval("select pg_try_advisory_lock(hashtextextended($1, 0))", lock):
@@ -147,11 +147,11 @@ class _Move:
             async with guard.paused(self._a):
                 self._reached("paused")
                 async with copy.last_round() as rest:
-                    await self._note_tail(marker)
+                    await self._save_unread_tail(marker)
                 self._reached("verified")
                 await self._switch()
                 self._reached("switched")
-                await arrival.activate_on(self._b, self._engines[1].store.now(), there)
+                await activation.activate_on(self._b, self._engines[1].store.now(), there)
             paused_sec = time.perf_counter() - began
             self._reached("activated")
             await self._routes.refresh()
@@ -173,9 +173,9 @@ class _Move:
         )
 
     async def clean_up(self) -> None:
-        """What is left of a move that has switched."""
+        """Finish a move that has switched."""
         async with self._connected():
-            await arrival.activate(self._engines[1].store, self._workspace)
+            await activation.activate(self._engines[1].store, self._workspace)
             await self._routes.refresh()
             await self._routes.finish()
             await self._remove_old()
@@ -201,7 +201,7 @@ class _Move:
             raise ConflictError(f"the database {self._names[1]} has a workspace of this name", hint="Remove it there.")
 
     async def _announce(self) -> None:
-        """Say on both sides that the workspace moves; a resumed move keeps its generation."""
+        """Record the move in both databases; a resumed move keeps its generation."""
         rows = [self._routes.row(name, self._workspace) for name in self._names]
         resumed = rows[0] is not None and rows[0]["state"] == "leaving"
         highest = max((row["generation"] for row in rows if row is not None), default=0)
@@ -221,9 +221,9 @@ class _Move:
         )
 
     async def _raise_numbers(self) -> int:
-        """Let event numbers in the new database continue after those of the old one, so that cursors stay valid.
+        """Make event numbers in the new database continue after those of the old one, so that cursors stay valid.
 
-        The jobs that read its log must be past them before events with the old numbers come in.
+        The jobs that read its log must get past this point before events with the old numbers are inserted.
         """
         for table in NUMBERED[:3]:
             await self._widen_key(table)
@@ -251,7 +251,7 @@ class _Move:
         return last
 
     async def _widen_key(self, table: str) -> None:
-        """Rows keep their numbers, which another workspace may have used here: the key gets the workspace, too."""
+        """Add the workspace to the key: rows keep their numbers, which another workspace may have used here."""
         b, place, made = self._b, self._b.place(table), f"{table}_moved_key"
         columns = await b.connection.fetchval(
             "select indnkeyatts from pg_index where indrelid = $1::text::regclass and indisprimary", place
@@ -267,16 +267,16 @@ class _Move:
         )
 
     async def _copy(self) -> Copy:
-        """Copy while work goes on, and let the jobs of the old database read its log meanwhile."""
-        with suppress(TimeoutError):  # what they have not read, others do when it is there
+        """Copy while work continues, after the jobs of the old database have read its log."""
+        with suppress(TimeoutError):  # the new database's jobs process what is left
             await _catch_up(self._engines[0], await self._last_number(self._a, "events"))
         copy = Copy(self._a, self._b, self._tables)
         await copy.run()
-        await observe.count(self._engines[0].store)  # what its jobs have not counted is counted while writes wait
+        await observe.count(self._engines[0].store)  # the rest is counted while writes are paused
         return copy
 
-    async def _note_tail(self, marker: int) -> None:
-        """Count what the jobs of the old database have not read of the workspace's events yet."""
+    async def _save_unread_tail(self, marker: int) -> None:
+        """Save which events of the workspace the jobs of the old database have not read, and their metrics."""
         last = await self._last_number(self._a, "events")
         if last >= marker:
             raise StoreError("more events came during the move than it has numbers for", hint="Undo it and try again.")
@@ -290,7 +290,7 @@ class _Move:
         )
         first = min(indexed, fired)
         sums = await self._engines[0].store.read(lambda tx: meters.count(tx, folded, last, workspace))
-        tail = b.place(b.stage(arrival.TAIL))
+        tail = b.place(b.stage(activation.TAIL))
         rows = [(each.name, msgspec.json.encode(each.labels).decode(), value) for each, value in sums.items()]
         await b.connection.executemany(f"insert into {tail} values ($1, $2, $3)", rows)
         await b.connection.execute(
@@ -299,7 +299,7 @@ class _Move:
         )
 
     async def _switch(self) -> None:
-        """Give the workspace away: from this commit on the new database owns it, and this one refuses its writes."""
+        """Give up ownership: from this commit on, the new database owns the workspace and this one refuses writes."""
         a = self._a
         async with a.connection.transaction():
             deletes = [
@@ -318,21 +318,21 @@ class _Move:
         for table in self._tables:
             if table.name in BULK or table.name == "tasks":
                 await a.connection.execute(f"delete from {a.place(table.name)} where {a.condition(table)}")
-        await arrival.drop_stage(b)
+        await activation.drop_staging(b)
         await changes.remove(a, self._tables)
         await guard.remove(a, self._tables, keep_refusing=True)
         await guard.remove(self._b, self._tables)
 
 
 async def _catch_up(engine: Engine, number: int) -> None:
-    """Let the jobs that read the log come up to this number: other processes may do them, too."""
+    """Wait until the jobs that read the log reach this number; other processes may run them too."""
     async with asyncio.timeout(CATCH_UP_SEC):
         while not await _have_read(engine, number):  # noqa: ASYNC110  # nothing announces it
             await asyncio.sleep(0.05)
 
 
 async def _have_read(engine: Engine, number: int) -> bool:
-    """Run the jobs that read the log; whether all of them are past this number."""
+    """Run the jobs that read the log; returns whether all have reached this number."""
     store = engine.store
     await store.run(meters.mark_seen)
     await observe.count(store)
@@ -340,11 +340,11 @@ async def _have_read(engine: Engine, number: int) -> bool:
     await search.fill(engine)
     await triggers.follow(engine)
 
-    async def look(tx: Tx) -> Sequence[int]:
+    async def positions(tx: Tx) -> Sequence[int]:
         followers, cursor = await triggers.followers(tx)
         if not followers:
             await tx.run("move_trigger_cursor", seq=number)
         mark = await meters.read_mark(tx)
         return mark.folded_to, await index.read_mark(tx), cursor if followers else number
 
-    return min(await store.run(look)) >= number
+    return min(await store.run(positions)) >= number

@@ -1,4 +1,4 @@
-"""The tables of a queue as a workspace is moved: how its rows are found, copied and compared, in SQL alone."""
+"""How a move finds, copies and compares the rows of a workspace in each table, in SQL."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ BULK = frozenset(
         *("search_entries", "search_words"),
     }
 )
-"""Tables with most of the rows, at which no maintenance job looks by itself: they are copied while work goes on."""
+"""Tables with most of the rows, which no maintenance job scans: they are copied while work continues."""
 
 SETTLED = (
     "t.block_check_at is null and (t.status in ('completed', 'cancelled', 'dead_lettered') or t.status = 'ready' "
     "and t.hold is null and t.target_agent_id is null and t.budget_id is null and t.rerank_at is null "
     "and t.deadline is null and t.expires_at is null)"
 )
-"""Tasks that no maintenance job looks for: they have ended, or wait for a claim and for no moment. They are copied into
-place while work goes on, too, and removed when it goes on again."""
+"""Tasks that no maintenance job scans for: they have ended, or wait only for a claim. They are also copied into place
+while work continues, and removed from the old database after the switch."""
 
 OF_A_DATABASE = frozenset(
     {
@@ -32,23 +32,23 @@ OF_A_DATABASE = frozenset(
         *("result_listeners",),
     }
 )
-"""Tables that stay: what they hold is of one database. Lanes are found again by what they are for."""
+"""Tables that are not moved, since their rows belong to one database. Lanes are matched by their signatures."""
 
 SEARCH = {"search_entries", "search_words"}
 UNGUARDED = frozenset({"meters", "metric_snapshots", *SEARCH})
-"""Written by jobs behind the log for all workspaces at once; what they write for one that has left is not read."""
+"""Written by log-reading jobs for all workspaces at once; rows of a workspace that has left are not read."""
 
 WHOLE = frozenset({"reviews"})
 
 OWNERS = ("workspace", "task_id", "dependent", "root_id", "trigger_id")
-"""Columns by which the rows of a workspace are found, the first that a table has."""
+"""Columns that identify the rows of a workspace; the first one that a table has is used."""
 
 IDS = "moving_ids"
-"""A temporary table with the ids of all tasks of the workspace, also of those that are archived or removed."""
+"""A temporary table with the ids of all tasks of the workspace, including archived and purged ones."""
 
 
 class MovedTable(NamedTuple):
-    """A table with rows of workspaces."""
+    """A table with rows of several workspaces."""
 
     name: str
     columns: tuple[str, ...]
@@ -62,22 +62,22 @@ class MovedTable(NamedTuple):
 
     @property
     def parent(self) -> str:
-        """The table whose rows say of which workspace those of this one are."""
+        """The table that names the workspace of this table's rows."""
         return "triggers" if self.owner == "trigger_id" else "tasks"
 
     @property
     def is_whole(self) -> bool:
-        """Whether all its rows are copied each time, since they are few and have no key that both databases share."""
+        """Whether all rows are copied each time, since they are few and have no key common to both databases."""
         return self.name in WHOLE
 
     @property
     def copied(self) -> tuple[str, ...]:
-        """Its columns without the number of a review, which only has to grow."""
+        """The columns to copy: all but the number of a review, which is assigned anew."""
         return tuple(column for column in self.columns if (self.name, column) != ("reviews", "seq"))
 
 
 class Digest(NamedTuple):
-    """How many rows there are, and the sum of their hashes, which follows the rows that change."""
+    """The number of rows and the sum of their hashes, which can be updated for changed rows."""
 
     rows: int = 0
     total: int = 0
@@ -86,7 +86,7 @@ class Digest(NamedTuple):
         return Digest(self.rows + more.rows, self.total + more.total)
 
     def replaced(self, old: Digest, new: Digest) -> Digest:
-        """What it is after these rows have become those."""
+        """The digest after the old rows were replaced by the new ones."""
         return Digest(self.rows - old.rows + new.rows, self.total - old.total + new.total)
 
 
@@ -103,9 +103,9 @@ def names(columns: tuple[str, ...]) -> str:
 
 
 async def read_tables(connection: Any, schema: str) -> list[MovedTable]:
-    """Every table that holds rows of workspaces, with its columns as this database has them; parents come first.
+    """Every table with rows of workspaces, with its columns in this database; parents come first.
 
-    A key names the workspace where it can: two databases have used the same numbers of events.
+    A key includes the workspace if possible, since two databases use the same event numbers.
     """
     wanted = {table.name for table in catalogue.tables()} - OF_A_DATABASE | SEARCH
     rows = await connection.fetch(
@@ -131,7 +131,7 @@ def _table(row: Any) -> MovedTable:
 
 
 class Side:
-    """One of the two databases of a move: a connection of its own, and the schema of the queue there."""
+    """One of the two databases of a move: a separate connection, and the schema of the queue."""
 
     def __init__(self, connection: Any, schema: str, workspace: str) -> None:
         self.connection = connection
@@ -146,29 +146,29 @@ class Side:
         return f"{self.home}.{table}"
 
     def stage(self, table: str) -> str:
-        """Where rows wait in the new database until it owns the workspace."""
+        """The staging table in the new database, used until it owns the workspace."""
         return f"arriving_{self._hash}_{table}"
 
     def changes(self, table: str) -> str:
-        """Which rows have changed in the old database since they were copied."""
+        """The table of keys that changed in the old database since they were copied."""
         return f"leaving_{self._hash}_{table}"
 
-    def noting(self, table: str) -> str:
-        """The function that records them."""
+    def recorder(self, table: str) -> str:
+        """The trigger function that records changed keys."""
         return f"note_{self._hash}_{table}"
 
     @property
     def _hash(self) -> str:
         return short_hash(self.workspace)
 
-    def of_others(self, table: MovedTable, row: str) -> str:
-        """When a trigger of the workspace is called: what the mover itself writes is not looked at."""
+    def trigger_condition(self, table: MovedTable, row: str) -> str:
+        """The condition of the workspace's triggers: its rows, except those that the mover itself writes."""
         mine = literal(self.workspace)
         by_others = f"current_setting('shiftwork.mover', true) is distinct from {mine}"
         return f"{row}.{table.owner} = {mine} and {by_others}" if table.has_workspace else by_others
 
     def condition(self, table: MovedTable) -> str:
-        """Which rows are of the workspace."""
+        """The condition for the rows of the workspace."""
         if table.has_workspace:
             return f"{table.owner} = {literal(self.workspace)}"
         if table.owner == "trigger_id":
@@ -178,21 +178,21 @@ class Side:
         return f"{table.owner} in (select id from {IDS})"
 
     def membership(self, table: MovedTable) -> str:
-        """The same for few rows `t`: asked for each of them."""
+        """The same condition for a few rows `t`, checked for each row."""
         mine = literal(self.workspace)
         if table.has_workspace:
             return f"t.{table.owner} = {mine}"
         if table.owner == "trigger_id":
             return f"exists (select 1 from {self.place('triggers')} where id = t.trigger_id and workspace = {mine})"
         places = (("tasks", "id"), ("archive", "id"), ("tombstones", "task_id"), ("dead_letters", "task_id"))
-        looks = [
+        checks = [
             f"exists (select 1 from {self.place(name)} p where p.{key} = t.{table.owner} and p.workspace = {mine})"
             for name, key in places
         ]
-        return f"({' or '.join(looks)})"
+        return f"({' or '.join(checks)})"
 
     async def find_ids(self, tasks: str, letters: str) -> None:
-        """All ids of tasks, from these tables of tasks and of dead letters."""
+        """Collect all task ids, from these tables of tasks and of dead letters."""
         mine = f"where workspace = {literal(self.workspace)}"
         await self.connection.execute(
             f"drop table if exists {IDS}; create temp table {IDS} as select id from {tasks} {mine} "
@@ -202,7 +202,7 @@ class Side:
         )
 
     async def digest(self, table: MovedTable, rows: str, lanes: str, first: str = "") -> Digest:
-        """The digest of these rows, or of those that `first` changes; a lane is hashed by what it is for."""
+        """The digest of these rows, or of those that `first` changes; a lane is hashed by its signature."""
         columns = [
             f"(select signature from {lanes} l where l.id = t.lane)" if column == "lane" else f"t.{quoted(column)}"
             for column in table.copied
@@ -217,14 +217,14 @@ class Side:
 
 
 async def copy_ids(source: Side, target: Side) -> None:
-    """Give the other side the ids that were found on this one."""
+    """Copy the collected ids to the other side."""
     await target.connection.execute(f"drop table if exists {IDS}; create temp table {IDS} (id uuid)")
     await pipe(source, f"select id from {IDS}", target, IDS, ("id",), None)
     await target.connection.execute(f"analyze {IDS}")
 
 
 async def pipe(source: Side, query: str, target: Side, table: str, columns: tuple[str, ...], schema: str | None) -> int:
-    """Write what a query finds in one database into a table of the other; how many rows it was."""
+    """Copy a query's result from one database into a table of the other; returns the number of rows."""
     parts: asyncio.Queue[bytes | None] = asyncio.Queue(16)
 
     async def read() -> str:
@@ -234,14 +234,14 @@ async def pipe(source: Side, query: str, target: Side, table: str, columns: tupl
         finally:
             await parts.put(None)
 
-    async def arriving() -> AsyncIterator[bytes]:
+    async def received() -> AsyncIterator[bytes]:
         while (part := await parts.get()) is not None:
             yield part
 
     reading = asyncio.create_task(read())
     try:
         await target.connection.copy_to_table(
-            table, source=arriving(), columns=columns, format="binary", schema_name=schema
+            table, source=received(), columns=columns, format="binary", schema_name=schema
         )
         return int((await reading).split()[-1])
     finally:

@@ -17,4 +17,4 @@ async def list_workspaces(tx: Tx, engine: Engine, caller: Caller, workspace: str
 
 @implements(Workspaces.databases)
 async def list_databases(call: Call) -> list[DatabaseInfo]:
-    return [(await health.look(call.engine)).database]
+    return [(await health.report(call.engine)).database]

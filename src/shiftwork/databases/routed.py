@@ -21,13 +21,13 @@ from shiftwork.operation.shared import Shared
 PATIENCE_SEC = 10.0
 """How long a call waits for a workspace that is being moved."""
 
-LOOK_AGAIN_SEC = 0.05
+RETRY_SEC = 0.05
 _LIST = operation_of(Workspaces.list)
 _DATABASES = operation_of(Workspaces.databases)
 
 
 class RoutedCall(Call):
-    """One caller's access, wherever its workspace is now."""
+    """One caller's access to a workspace, in whichever database it is."""
 
     def __init__(self, routes: Routes, workspace: str, caller: Caller) -> None:
         super().__init__(routes.place(workspace), workspace, caller)
@@ -38,11 +38,11 @@ class RoutedCall(Call):
         return self.routes.place(self.workspace)
 
     async def perform(self, operation: Operation, values: dict[str, Any]) -> Any:
-        """Run it where the workspace is, and again where it went meanwhile: what was refused has changed nothing."""
+        """Run an operation in the owning database. If the workspace has moved, retry: the refusal changed nothing."""
         if operation is _LIST:
             return await self._list()
         if operation is _DATABASES:
-            return [each.database for each in await self.looks()]
+            return [each.database for each in await self.reports()]
         self.routes.require_database(self.routes.owner(self.workspace))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_SEC
@@ -57,17 +57,17 @@ class RoutedCall(Call):
                 raise _in_database(self.routes.owner(self.workspace), error) from error
             if self.caller.idempotency is not None:
                 self.caller.idempotency.begin_again()
-            await asyncio.sleep(LOOK_AGAIN_SEC)
+            await asyncio.sleep(RETRY_SEC)
             await self.routes.refresh()
 
-    async def looks(self) -> list[DatabaseReport]:
-        """Every database, asked at once: one that is away holds up no other."""
-        return await asyncio.gather(*(self.routes.look(name) for name in self.routes.databases))
+    async def reports(self) -> list[DatabaseReport]:
+        """Check all databases concurrently, so that one outage does not delay the others."""
+        return await asyncio.gather(*(self.routes.report(name) for name in self.routes.databases))
 
     async def _list(self) -> Sequence[WorkspaceInfo]:
-        """The workspaces of all databases, each as its owner has it."""
+        """The workspaces of all databases, each as reported by its owner."""
         found: list[WorkspaceInfo] = []
-        for database, there in await self.looks():
+        for database, there in await self.reports():
             name = database.name or ""
             if database.state == "down":
                 found += [
@@ -82,7 +82,7 @@ class RoutedCall(Call):
 
 
 def _in_database(name: str, error: StoreUnavailable) -> StoreUnavailable:
-    """Which database it is: the others answer."""
+    """Name the database in the error, since the others are available."""
     return type(error)(
         f"the database {name} of the map: {error.what}", where=error.where, hint=error.hint, **error.facts
     )

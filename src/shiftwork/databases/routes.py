@@ -1,7 +1,7 @@
-"""Which database owns which workspace, as this process knows it: read from all of them, and again every second.
+"""This process's view of which database owns which workspace: read from all databases, and again every second.
 
-Nothing depends on how fresh it is. A database refuses writes to a workspace that has left it, and every read asks in
-its own transaction whether it has.
+Correctness does not depend on how fresh it is: a database refuses writes to a workspace that has left it, and every
+read checks ownership in its own transaction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shiftwork.store.store import Row, Tx
 log = logging.getLogger("shiftwork.databases")
 REFRESH_SEC = 1.0
 AWAY_SEC = 5.0
-"""A call waits as usual for a database that does not answer; after this long it is refused at once."""
+"""Calls to a database that has been down for this long are refused at once."""
 
 
 class Routes:
@@ -38,17 +38,17 @@ class Routes:
         self.map = where
         self.databases = databases
         self._unmoved: dict[str, str] = {}
-        """Where workspaces are that have never moved."""
+        """The databases of workspaces that have never moved."""
         self._rows: dict[str, Sequence[Row]] = dict.fromkeys(databases, ())
         self._unread = set(databases)
-        """Databases that have not answered yet: which workspaces they have is not known."""
+        """Databases that have not answered yet, so that their workspaces are unknown."""
         self._owners: dict[str, str] = {}
         self._arriving: set[str] = set()
-        """Workspaces whose rows are in their new database, but not yet in its tables."""
+        """Workspaces whose rows are in the staging tables of their new database."""
         self._away_since: dict[str, float] = {}
-        """Databases that do not answer, and since when on the loop's clock."""
+        """Databases that do not answer, and since when by the loop's clock."""
         self._unusable: set[str] = set()
-        """Databases that answer, and have a workspace that another one has."""
+        """Databases that answer but have a workspace that another one also has."""
         self._refreshing = asyncio.Lock()
         self._polling: asyncio.Task[None] | None = None
         for shared in databases.values():
@@ -56,7 +56,7 @@ class Routes:
             shared.engine.others = [each.engine for each in databases.values() if each is not shared]
 
     async def open(self) -> None:
-        """Read who owns what, and read it again every second."""
+        """Read the routes now, and again every second."""
         for name in self.databases:
             try:
                 await self._read(name)
@@ -66,7 +66,7 @@ class Routes:
         self._polling = asyncio.create_task(self._poll())
 
     async def _read(self, name: str) -> None:
-        """Read the routes of a database; with its workspaces until all databases have been read."""
+        """Read the routes of a database, and its workspaces too until all databases have been read."""
         read = self.databases[name].engine.store.read
         if not self._unread:
             self._rows[name] = await read(lambda tx: tx.all("read_routes"))
@@ -78,7 +78,7 @@ class Routes:
                 raise InvalidConfig(
                     f"the workspace {workspace!r} is in two databases, {other} and {name}",
                     where=self.map.url,
-                    hint="Copy one of the two queues into a schema of its own, and leave it out of the map.",
+                    hint="Copy one of the two queues into a separate schema, and remove it from the map.",
                 )
         self._unmoved |= dict.fromkeys(names - {row["workspace"] for row in routes}, name)
         self._rows[name] = routes
@@ -92,16 +92,16 @@ class Routes:
             await shared.close()
 
     def owner(self, workspace: str) -> str:
-        """The name of the database that a workspace is in; a new one is made in the default database.
+        """The name of a workspace's database; a new workspace is created in the default database.
 
-        One that no database is known to have may be in a database that has not answered yet.
+        An unknown workspace may be in a database that has not answered yet.
         """
         new = min(self._unread, default=self.map.default)
         return self._owners.get(workspace) or self._unmoved.get(workspace) or new
 
     @property
     def all_read(self) -> bool:
-        """Whether every database has answered since the process started, so that each workspace is known."""
+        """Whether every database has answered since the process started, so that all workspaces are known."""
         return not self._unread
 
     def place(self, workspace: str) -> Shared:
@@ -113,13 +113,13 @@ class Routes:
         return name
 
     def known_in(self, database: str) -> list[str]:
-        """The workspaces that a database owns, as far as this process has heard of them."""
+        """The workspaces that a database owns, as far as this process knows."""
         known = self._unmoved.keys() | self._owners.keys()
         return sorted(workspace for workspace in known if self.owner(workspace) == database)
 
-    async def look(self, name: str) -> DatabaseReport:
+    async def report(self, name: str) -> DatabaseReport:
         """The state of a database, with the workspaces that it owns."""
-        return await health.look(
+        return await health.report(
             self.databases[name].engine,
             name,
             is_default=name == self.map.default,
@@ -135,14 +135,14 @@ class Routes:
         return next((row for row in self._rows[database] if row["workspace"] == workspace), None)
 
     async def refresh(self) -> None:
-        """Ask every database; what one that is away said last still counts."""
+        """Read all routes again; keep the last known ones of a database that does not answer."""
         async with self._refreshing:
-            await asyncio.gather(*(self._ask(name) for name in self.databases))
-            self._judge()
+            await asyncio.gather(*(self._refresh_one(name) for name in self.databases))
+            self._assign_owners()
             for workspace in sorted(self._arriving):
                 await self._activate(workspace)
 
-    async def _ask(self, name: str) -> None:
+    async def _refresh_one(self, name: str) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -150,32 +150,32 @@ class Routes:
                 await self._read(name)
         except (StoreError, TimeoutError):
             self._away_since.setdefault(name, began)
-        except InvalidConfig as error:  # found when it joins: the others are served
+        except InvalidConfig as error:  # detected when a database joins: the others are served
             self._away_since.setdefault(name, -math.inf)
             if name not in self._unusable:
-                log.warning("the database %s of the map is not used: %s", name, error)
+                log.warning("ignoring the database %s of the map: %s", name, error)
             self._unusable.add(name)
         else:
             self._away_since.pop(name, None)
 
     def require_database(self, name: str) -> None:
-        """Refuse at once what a database would do that has been away for longer than a restart takes."""
+        """Refuse a call at once if its database has been down for longer than a restart takes."""
         since = self._away_since.get(name)
         if since is not None and asyncio.get_running_loop().time() - since > AWAY_SEC:
             raise StoreUnavailable(f"the database {name} of the map does not answer")
 
     async def finish(self) -> None:
-        """Read the last events of workspaces that have come for the jobs that had not; no call waits for it."""
-        from shiftwork.databases import arrival  # noqa: PLC0415  # needs the extra
+        """Process the last events of moved workspaces that the old jobs had not read; no call waits for it."""
+        from shiftwork.databases import activation  # noqa: PLC0415  # needs the extra
 
         for workspace, owner in sorted(self._owners.items()):
             row = self.row(owner, workspace)
             if row is not None and row["state"] == "here" and row["first_event"] is not None:
                 engine = self.databases[owner].engine
-                await arrival.finish(engine, workspace, row["first_event"], row["last_event"])
+                await activation.finish(engine, workspace, row["first_event"], row["last_event"])
 
-    def _judge(self) -> None:
-        """The highest generation says who owns a workspace: the one that it left says to whom it went."""
+    def _assign_owners(self) -> None:
+        """The route with the highest generation names the owner; a database that was left names its successor."""
         newest: dict[str, tuple[int, str]] = {}
         for name, rows in self._rows.items():
             for row in rows:
@@ -195,14 +195,16 @@ class Routes:
             shared.left &= left
 
     async def _activate(self, workspace: str) -> None:
-        """A move that was decided and not finished: any process may do what is left of it."""
-        from shiftwork.databases import arrival  # noqa: PLC0415  # needs the extra
+        """Complete a move that switched but was not finished; any process can do this."""
+        from shiftwork.databases import activation  # noqa: PLC0415  # needs the extra
 
         try:
-            await arrival.activate(self.place(workspace).engine.store, workspace)
+            await activation.activate(self.place(workspace).engine.store, workspace)
             self._arriving.discard(workspace)
         except ShiftworkError as error:
-            log.warning("the workspace %s is not in the database %s yet: %s", workspace, self.owner(workspace), error)
+            log.warning(
+                "the workspace %s is not active in the database %s: %s", workspace, self.owner(workspace), error
+            )
 
     async def _poll(self) -> None:
         while True:

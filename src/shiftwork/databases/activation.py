@@ -1,7 +1,7 @@
-"""The last part of a move: rows that wait in the new database come into its tables, once it owns the workspace.
+"""The last part of a move: inserts staged rows into the tables of the new database, once it owns the workspace.
 
-Any process may do it, and all of it is one transaction: if the mover died after the switch, the next one that looks
-for the workspace does it.
+This is one transaction, which any process can run: if the mover died after the switch, the next process that routes to
+the workspace does it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shiftwork.store.store import Store, Tx
 from shiftwork.triggers import maintenance as triggers
 
 PAGE = 2_000
-"""Numbers of events that are looked at together."""
+"""How many event numbers to process together."""
 
 TAIL = "tail"
 LANES = "lanes"
@@ -38,7 +38,7 @@ LANE_COLUMNS = (
 
 
 async def connect(store: Any, workspace: str, purpose: str) -> Side:
-    """A connection of its own to the database of a store; what it does takes longer than an operation may."""
+    """Open a separate connection to the database of a store, without the time limit of operations."""
     named = {"application_name": f"shiftwork {purpose}", "shiftwork.mover": workspace, "jit": "off"}
     if store.direct_dsn is None:
         raise StoreUnsuitable(
@@ -51,7 +51,7 @@ async def connect(store: Any, workspace: str, purpose: str) -> Side:
 
 
 async def activate(store: Store, workspace: str) -> bool:
-    """Put the rows of a workspace that has arrived into the tables; False where that was done."""
+    """Insert the staged rows of a moved workspace into the tables; False if that was done before."""
     try:
         side = await connect(store, workspace, "arrival")
         try:
@@ -63,9 +63,9 @@ async def activate(store: Store, workspace: str) -> bool:
 
 
 async def activate_on(side: Side, now: float, known: Sequence[MovedTable] = ()) -> bool:
-    """The same on a connection that there is. The tables in which rows have waited are dropped later.
+    """Activate on an existing connection. The staging tables are dropped later.
 
-    `known` are the tables of the database, where they have been read: writes wait for this.
+    `known` are the tables of the database, if already read: writes are paused meanwhile.
     """
     tables = known or await read_tables(side.connection, side.schema)
     async with side.connection.transaction():
@@ -80,7 +80,7 @@ async def _activate(side: Side, now: float, tables: Sequence[MovedTable]) -> boo
         return False
     await do(f"update {routes} set state = 'here', changed_at = $1 {mine}", now)
     await _make_lanes(side)
-    await do("; ".join([_taken_in(side, table) for table in await _waiting(side, tables)]))
+    await do("; ".join([_insert_staged(side, table) for table in await _staged_tables(side, tables)]))
     tail = side.place(side.stage(TAIL))
     await do(
         f"insert into {side.place('meters')} as m (workspace, name, labels, value, moved_at) "
@@ -99,56 +99,56 @@ async def _activate(side: Side, now: float, tables: Sequence[MovedTable]) -> boo
     return True
 
 
-async def _waiting(side: Side, tables: Sequence[MovedTable]) -> list[MovedTable]:
-    """The tables for which rows wait, or may be to be replaced."""
-    looks = [
+async def _staged_tables(side: Side, tables: Sequence[MovedTable]) -> list[MovedTable]:
+    """The tables with staged rows, and those whose rows are always replaced."""
+    checks = [
         f"select {literal(table.name)} where exists (select 1 from {side.place(side.stage(table.name))})"
         for table in tables
     ]
-    found = {row[0] for row in await side.connection.fetch(" union all ".join(looks))} | UNGUARDED
+    found = {row[0] for row in await side.connection.fetch(" union all ".join(checks))} | UNGUARDED
     return [table for table in tables if table.name in found]
 
 
-async def settle(side: Side, tasks: MovedTable) -> None:
-    """Put the tasks into place at which no job looks, before the database owns the workspace."""
+async def insert_settled(side: Side, tasks: MovedTable) -> None:
+    """Insert the tasks that no maintenance job reads, before the database owns the workspace."""
     async with side.connection.transaction():
         await _make_lanes(side)
-        there = f"delete from {side.place(side.stage(tasks.name))} t where {SETTLED}"
-        await side.connection.execute(f"{_taken_in(side, tasks, SETTLED)}; {there}")
+        delete = f"delete from {side.place(side.stage(tasks.name))} t where {SETTLED}"
+        await side.connection.execute(f"{_insert_staged(side, tasks, SETTLED)}; {delete}")
 
 
 async def _make_lanes(side: Side) -> None:
-    """The lanes of the workspace under numbers of this database, and a table that leads from the old to the new."""
-    do, lanes, came = side.connection.execute, side.place("lanes"), side.place(side.stage(LANES))
+    """Create the workspace's lanes in this database, and a table that maps old lane ids to new ones."""
+    do, lanes, staged = side.connection.execute, side.place("lanes"), side.place(side.stage(LANES))
     await do("select pg_advisory_xact_lock(hashtextextended($1, 0))", lock_name(side.schema, "lanes"))
     columns = names(LANE_COLUMNS)
-    for those, first in ((f"id < {TARGETED}", 0), (f"id >= {TARGETED}", TARGETED)):
+    for condition, first in ((f"id < {TARGETED}", 0), (f"id >= {TARGETED}", TARGETED)):
         await do(
             f"insert into {lanes} (id, {columns}) "
-            f"select (select coalesce(max(id), {first}) from {lanes} where {those}) + row_number() over (order by id), "
-            f"{columns} from {came} c "
-            f"where {those} and not exists (select 1 from {lanes} l where l.signature = c.signature)"
+            f"select (select coalesce(max(id), {first}) from {lanes} where {condition}) "
+            f"+ row_number() over (order by id), {columns} from {staged} c "
+            f"where {condition} and not exists (select 1 from {lanes} l where l.signature = c.signature)"
         )
     await do(
-        f"create temp table lane_map on commit drop as select c.id as old, l.id as new from {came} c "
+        f"create temp table lane_map on commit drop as select c.id as old, l.id as new from {staged} c "
         f"join {lanes} l on l.signature = c.signature; analyze lane_map"
     )
 
 
-def _taken_in(side: Side, table: MovedTable, those: str = "true") -> str:
-    """Statements that put the rows that wait into the table."""
-    here, came = side.place(table.name), side.place(side.stage(table.name))
+def _insert_staged(side: Side, table: MovedTable, condition: str = "true") -> str:
+    """The statements that insert staged rows into the table."""
+    here, staged = side.place(table.name), side.place(side.stage(table.name))
     values = ["m.new" if column == "lane" else f't."{column}"' for column in table.copied]
-    rows = f"{came} t left join lane_map m on m.old = t.lane" if "lane" in table.copied else f"{came} t"
+    rows = f"{staged} t left join lane_map m on m.old = t.lane" if "lane" in table.copied else f"{staged} t"
     into = f"insert into {here} ({names(table.copied)}) overriding system value"
-    text = f"{into} select {', '.join(values)} from {rows} where {those}"
-    if table.name in UNGUARDED:  # a job may have written here for the workspace while it was away
+    text = f"{into} select {', '.join(values)} from {rows} where {condition}"
+    if table.name in UNGUARDED:  # a job may have written rows of the workspace here before
         return f"delete from {here} where {side.condition(table)}; {text}"
     return text
 
 
-async def drop_stage(side: Side) -> None:
-    """Remove the tables in which rows have waited."""
+async def drop_staging(side: Side) -> None:
+    """Drop the staging tables."""
     prefix = side.stage("")
     found = await side.connection.fetch(
         "select relname from pg_class where relnamespace = $1::text::regnamespace and relkind = 'r' "
@@ -161,9 +161,9 @@ async def drop_stage(side: Side) -> None:
 
 
 async def finish(engine: Engine, workspace: str, first: int, last: int) -> None:
-    """Do for the last events of the workspace what the jobs of its old database had not done: fire triggers, index.
+    """Process the workspace's last events that the jobs of its old database had not read: fire triggers, index tasks.
 
-    Each trigger fires once for an event, so that it may be done again.
+    This can be repeated, since a trigger fires once per event.
     """
     while first < last:
         upto = min(first + PAGE, last)
@@ -177,14 +177,14 @@ async def finish(engine: Engine, workspace: str, first: int, last: int) -> None:
 async def _finish_page(engine: Engine, workspace: str, first: int, upto: int) -> None:
     stretch = Stretch(upto, upto + SPREAD - 1)
 
-    async def look(tx: Tx) -> tuple[list[triggers.EventMatch], list[index.Entry]]:
+    async def find(tx: Tx) -> tuple[list[triggers.EventMatch], list[index.Entry]]:
         rows = await tx.all("events_upto", after=first, workspace=workspace, **stretch._asdict())
         followers, _ = await triggers.followers(tx)
         mine = [each for each in followers if each.trigger.workspace == workspace]
         texts = await index.read_texts(tx, await index.changed_tasks(tx, first, stretch, workspace))
         return await triggers.hits(tx, mine, rows), [index.entry(row) for row in texts]
 
-    hits, entries = await engine.store.read(look)
+    hits, entries = await engine.store.read(find)
     for hit in hits:
         await triggers.fire_match(engine, hit)
 
