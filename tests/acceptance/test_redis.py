@@ -367,5 +367,5 @@ async def test_streams_files_views_and_database_agree_at_rest(protocol: Protocol
         found = [task["status"] for task in page["tasks"]]
         assert [found.count(name) for name in names] == [2, 2, 2, 2], (view, found)
     folder = DotLoki(tmp_path)
-    await (await bridged(protocol.queue, folder)).run_until_still()
+    await (await bridged(protocol.queue, folder)).run_until_stable()
     assert [len(folder.tasks(name)) for name in VIEWS["loki"]] == [2, 2, 2, 2]

@@ -53,7 +53,7 @@ async def _loki(shell: Shell, *, folder: Path, take_new: bool, two_way: bool, on
         if two_way:
             _warn(settings)
         stopped = None if once else listen_for_stop()
-        report = await over.run_until_still(take_new=take_new)
+        report = await over.run_until_stable(take_new=take_new)
         shell.answer(report, lambda: _print_report(report))
         sys.stdout.flush()
         if stopped is not None:

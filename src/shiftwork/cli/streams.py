@@ -68,7 +68,7 @@ async def _redis(shell: Shell, options: dict[str, Any], *, withdraw: bool, once:
             stopped = listen_for_stop()
             _print(shell, "carrying", options["role"])
             others = upkeep(queue) if maintenance else []
-            await until_stopped(stopped, bridge_process.look_until(side, stopped), *others)
+            await until_stopped(stopped, bridge_process.poll_until(side, stopped), *others)
     return None
 
 

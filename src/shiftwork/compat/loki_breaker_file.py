@@ -1,7 +1,7 @@
-"""Reads the configuration of circuit breakers as the Loki document writes it: `defaults`, and `overrides` by type.
+"""Reads the Loki document's configuration of circuit breakers: `defaults`, and `overrides` by type.
 
-The document's block is YAML of a small kind: names, numbers, two levels of indentation, comments. Exactly that is read
-here, without a library for all the rest; JSON of the same shape is read, too.
+The document's block is a small subset of YAML: names, numbers, two levels of indentation, comments. This module reads
+exactly that subset, without a YAML library, and JSON of the same shape.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HINT = "Write `defaults` and `overrides` by type, with failureThreshold, cooldo
 
 
 def parse(text: str) -> BreakerConfig:
-    """The configuration in a text of YAML or JSON."""
+    """Parse the configuration from YAML or JSON text."""
     try:
         tree = msgspec.json.decode(text) if text.lstrip()[:1] == "{" else _tree(text)
     except msgspec.DecodeError as error:
@@ -34,7 +34,7 @@ def parse(text: str) -> BreakerConfig:
 
 
 def _tree(text: str) -> dict[str, Any]:
-    """Nested names and values of indented lines."""
+    """Parse indented lines into nested names and values."""
     root: dict[str, Any] = {}
     open_: list[tuple[int, dict[str, Any]]] = [(-1, root)]
     for number, line in enumerate(text.splitlines(), 1):
@@ -43,7 +43,7 @@ def _tree(text: str) -> dict[str, Any]:
             continue
         indent = len(bare) - len(bare.lstrip(" "))
         if bare[indent] == "\t":
-            _refuse(number, "a tab does not indent")
+            _refuse(number, "indent with spaces, not tabs")
         while open_[-1][0] >= indent:
             open_.pop()
         level = _level(open_, indent, number)
@@ -57,18 +57,18 @@ def _tree(text: str) -> dict[str, Any]:
 
 
 def _level(open_: list[tuple[int, dict[str, Any]]], indent: int, number: int) -> dict[str, Any]:
-    """The names among which a line stands; all of them begin in the same column."""
+    """The mapping that a line belongs to; all its names begin in the same column."""
     inside = open_[-1][1]
     if indent and len(open_) == 1:
-        _refuse(number, "is indented, but below nothing")
+        _refuse(number, "unexpected indentation")
     column = inside.setdefault("", indent)
     if column != indent:
-        _refuse(number, "does not begin where its neighbours do")
+        _refuse(number, "inconsistent indentation")
     return inside
 
 
 def _filled(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the columns; a name with nothing below it stands for an empty object."""
+    """Drop the column numbers; a name without content becomes an empty object."""
     return {name: _filled(value) if isinstance(value, dict) else value for name, value in tree.items() if name}
 
 

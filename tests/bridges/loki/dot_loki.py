@@ -137,9 +137,9 @@ async def claimed(queue: Queue, folder: DotLoki) -> tuple[Bridge, str]:
     """A two-way bridge, and a task that it knows to be the claim of `script-1`."""
     bridge = await bridged(queue, folder, two_way=True)
     task_id = await enqueue(queue)
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     assert await folder.claim("script-1") == plain(task_id)
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     return bridge, task_id
 
 

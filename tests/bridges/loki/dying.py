@@ -32,7 +32,7 @@ async def main(url: str, path: str, what: str) -> None:
         if what == "claim":
             await queue.claim("doomed")
         else:
-            await Bridge(queue, Path(path), 10, two_way=True).run_until_still()
+            await Bridge(queue, Path(path), 10, two_way=True).run_until_stable()
 
 
 if __name__ == "__main__":

@@ -23,16 +23,16 @@ TASK: dict[str, Any] = {"type": "eng-backend", "priority": 5, "dependencies": []
 async def test_every_task_is_listed_only_in_the_file_of_its_queue(loki: Queue, folder: DotLoki) -> None:
     bridge = await bridged(loki, folder)
     task_id = await enqueue(loki, max_attempts=1)
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     assert sorted(file.name for file in (folder.path / "queue").iterdir()) == sorted(f"{q}.json" for q in QUEUES)
     assert folder.where(task_id) == ["pending"]
     token = (await take(loki)).token
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     assert folder.where(task_id) == ["in-progress"]
     await loki.complete(token, "done", decision_report=REPORT)
     letter, cancelled = await dead(loki, 1), await enqueue(loki, 2)
     await loki.cancel(cancelled, "obsolete")
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     assert [folder.where(t) for t in (task_id, letter, cancelled)] == [["completed"], ["dead-letter"], ["cancelled"]]
     assert (folder.one(cancelled)["cancelReason"], folder.one(letter)["lastError"]) == ("obsolete", "no database")
     assert folder.one(task_id)["result"] == {"status": "success", "output": "done", "decisionReport": REPORT}
@@ -40,17 +40,17 @@ async def test_every_task_is_listed_only_in_the_file_of_its_queue(loki: Queue, f
 
 async def test_pending_tasks_are_listed_in_claim_order(loki: Queue, folder: DotLoki) -> None:
     low, high, middle = [await enqueue(loki, n, priority=p) for n, p in enumerate((80, 10, 50))]
-    await (await bridged(loki, folder)).run_until_still()
+    await (await bridged(loki, folder)).run_until_stable()
     assert folder.ids("pending") == [plain(t) for t in (high, middle, low)]
 
 
 async def test_unchanged_file_is_not_written_again(loki: Queue, folder: DotLoki) -> None:
     bridge = await bridged(loki, folder)
     await enqueue(loki)
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     before = {queue: folder.file(queue).stat().st_ino for queue in QUEUES}
     await take(loki)
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     after = {queue: folder.file(queue).stat().st_ino for queue in QUEUES}
     assert [queue for queue in QUEUES if before[queue] != after[queue]] == ["pending", "in-progress"]
 
@@ -58,11 +58,11 @@ async def test_unchanged_file_is_not_written_again(loki: Queue, folder: DotLoki)
 async def test_file_contains_at_most_the_configured_number_of_tasks(loki: Queue, folder: DotLoki) -> None:
     bridge = await bridged(loki, folder, most=3)
     made = [await enqueue(loki, number) for number in range(8)]
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     assert folder.ids("pending") == [plain(t) for t in made[:3]]
     for _ in range(6):
         await loki.complete((await take(loki)).token, decision_report=REPORT)
-        await bridge.run_until_still()
+        await bridge.run_until_stable()
     assert folder.ids("pending") == [plain(t) for t in made[6:]]
     assert folder.ids("completed") == [plain(t) for t in made[3:6]]
 
@@ -70,11 +70,11 @@ async def test_file_contains_at_most_the_configured_number_of_tasks(loki: Queue,
 async def test_purged_or_deleted_tasks_are_no_longer_listed(loki: Queue, folder: DotLoki) -> None:
     bridge = await bridged(loki, folder, two_way=True)
     letter, gone = await dead(loki, 1), await enqueue(loki, 2)
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     await loki.dead_letters.review(letter, "delete")
     await loki.settings.set("purge.mode", "delete")
     await loki.control.purge(status=["ready"])
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     assert (folder.where(letter), folder.where(gone)) == ([], [])
     assert (await loki.status()).counts == {"dead_lettered": 1}
 
@@ -113,7 +113,7 @@ async def test_changes_during_a_store_outage_are_listed_later(
 ) -> None:
     bridge = await bridged(loki, folder)
     first = await enqueue(loki, 1)
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     await take(loki)
     second = await enqueue(loki, 2)
     await failing_once(bridge, monkeypatch, 1)
@@ -126,7 +126,7 @@ async def test_further_pending_tasks_are_read_until_found(
     """The file contains one task and two are known: the third is read when both are gone."""
     bridge = await bridged(loki, folder, most=1)
     made = [await enqueue(loki, number) for number in range(3)]
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     for _ in range(2):
         await loki.complete((await take(loki)).token, decision_report=REPORT)
     await failing_once(bridge, monkeypatch, 2)
@@ -141,13 +141,13 @@ async def test_broken_file_is_reported_and_left_unchanged(loki: Queue, folder: D
     bridge = await bridged(loki, folder)
     await loki.complete((await take(loki)).token, decision_report=REPORT)
     waits = await enqueue(loki, 2)
-    report = await bridge.run_until_still(take_new=True)
+    report = await bridge.run_until_stable(take_new=True)
     assert len(report.broken) == 1
     assert "completed.json" in report.broken[0]
     assert folder.file("completed").read_text() == content
     assert folder.ids("pending") == [plain(waits)]
     folder.file("completed").write_text('{"tasks": []}')
-    assert (await bridge.run_until_still()).broken == []
+    assert (await bridge.run_until_stable()).broken == []
     assert len(folder.ids("completed")) == 1
 
 
@@ -159,7 +159,7 @@ async def test_existing_folder_is_imported(loki: Queue, folder: DotLoki) -> None
     folder.put("completed", {**TASK, "id": "done-1", "payload": {"n": 2}, "claimedBy": "a8", "result": result})
     folder.put("dead-letter", {**TASK, "id": "dead-1", "payload": {"n": 3}, "lastError": "boom", "retries": 3})
     folder.put("cancelled", {**TASK, "id": "gone-1", "payload": {"n": 4}, "cancelReason": "obsolete"})
-    report = await (await bridged(loki, folder)).run_until_still(take_new=True)
+    report = await (await bridged(loki, folder)).run_until_stable(take_new=True)
     assert report.taken == {"submitted": 5, "claimed": 1, "completed": 1, "dead-lettered": 1, "cancelled": 1}
     waiting, held, done = await loki.get(own), await loki.get("held-1"), await loki.get("done-1")
     assert (waiting.status, waiting.priority, len(waiting.blocked_by)) == ("pending", 20, 1)
@@ -168,13 +168,13 @@ async def test_existing_folder_is_imported(loki: Queue, folder: DotLoki) -> None
     assert (done.status, done.result.data, done.result.worker_id) == ("completed", "built", "a8")
     assert ((await loki.get("dead-1")).last_error, (await loki.get("gone-1")).cancel_reason) == ("boom", "obsolete")
     assert [folder.where(t) for t in (own, "held-1", "done-1", "dead-1", "gone-1")] == [[queue] for queue in QUEUES]
-    again = await (await bridged(loki, folder)).run_until_still(take_new=True)
+    again = await (await bridged(loki, folder)).run_until_stable(take_new=True)
     assert (again.taken, (await loki.status()).counts["pending"]) == ({}, 1)
 
 
 async def test_more_tasks_than_one_batch_are_imported(loki: Queue, folder: DotLoki) -> None:
     folder.put("pending", *({**TASK, "id": f"own-{n}", "payload": {"n": n}} for n in range(450)))
-    report = await (await bridged(loki, folder)).run_until_still(take_new=True)
+    report = await (await bridged(loki, folder)).run_until_stable(take_new=True)
     assert (report.taken, report.tasks["pending"]) == ({"submitted": 450}, 450)
 
 
@@ -182,7 +182,7 @@ async def test_unknown_task_without_import_stays_in_its_file(loki: Queue, folder
     theirs = {**TASK, "id": "theirs"}
     folder.put("pending", theirs)
     mine = await enqueue(loki, 1)
-    report = await (await bridged(loki, folder)).run_until_still()
+    report = await (await bridged(loki, folder)).run_until_stable()
     assert (report.strays, report.taken) == (1, {})
     assert folder.ids("pending") == [plain(mine), "theirs"]
     assert folder.tasks("pending")[1] == theirs
@@ -195,9 +195,9 @@ async def test_task_that_cannot_be_submitted_is_left_unchanged(
     bad = {**TASK, "id": "bad", **wrong}
     folder.put("pending", bad, {**TASK, "id": "good"})
     bridge = await bridged(loki, folder)
-    report = await bridge.run_until_still(take_new=True)
+    report = await bridge.run_until_stable(take_new=True)
     assert (report.taken, report.strays, folder.tasks("pending")[1]) == ({"submitted": 1}, 1, bad)
-    await bridge.run_until_still(take_new=True)
+    await bridge.run_until_stable(take_new=True)
     assert len([line for line in caplog.messages if line.startswith("bad in pending.json")]) == 1
 
 
@@ -207,14 +207,14 @@ async def test_task_refused_for_capacity_is_imported_when_there_is_room(
     await loki.settings.set("max_queue_size", 1)
     folder.put("pending", *({**TASK, "id": f"own-{n}", "payload": {"n": n}} for n in range(3)))
     bridge = await bridged(loki, folder)
-    report = await bridge.run_until_still(take_new=True)
+    report = await bridge.run_until_stable(take_new=True)
     assert (report.taken, report.strays, folder.ids("pending")) == ({"submitted": 1}, 2, ["own-0", "own-1", "own-2"])
-    await bridge.run_until_still(take_new=True)
-    assert len([line for line in caplog.messages if "waits in the file for room" in line]) == 1
+    await bridge.run_until_stable(take_new=True)
+    assert len([line for line in caplog.messages if "stay in the file until the queue has room" in line]) == 1
     await take(loki)
-    assert (await bridge.run_until_still(take_new=True)).taken == {"submitted": 1}
+    assert (await bridge.run_until_stable(take_new=True)).taken == {"submitted": 1}
     await loki.settings.unset("max_queue_size")
-    report = await bridge.run_until_still(take_new=True)
+    report = await bridge.run_until_stable(take_new=True)
     assert (report.taken, report.strays, folder.ids("pending")) == ({"submitted": 1}, 0, ["own-1", "own-2"])
 
 
@@ -239,7 +239,7 @@ async def test_running_bridge_retries_when_there_is_room(
 
 async def test_duplicate_in_the_file_is_replaced_by_the_existing_task(loki: Queue, folder: DotLoki) -> None:
     folder.put("pending", {**TASK, "id": "first"}, {**TASK, "id": "second"})
-    report = await (await bridged(loki, folder)).run_until_still(take_new=True)
+    report = await (await bridged(loki, folder)).run_until_stable(take_new=True)
     assert (report.taken, folder.ids("pending")) == ({"submitted": 1, "duplicates": 1}, ["first"])
 
 
@@ -249,13 +249,13 @@ async def test_each_dead_letter_decision_is_logged_once(loki: Queue, folder: Dot
     first, second = await dead(loki, 1), await dead(loki, 2)
     person = loki.as_caller("human:ada")
     await person.dead_letters.review(first, "escalate", note="is the\ndatabase ours?")
-    await (await bridged(loki, folder)).run_until_still()
+    await (await bridged(loki, folder)).run_until_stable()
     file = folder.path / "logs" / "decisions" / "dlq-review-2025-10-09.md"
     file.write_text(file.read_text() + "A person's own words.\n")
     await person.dead_letters.review(second, "retry", note="fixed the agent")
     bridge = await bridged(loki, folder)
-    await bridge.run_until_still()
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
+    await bridge.run_until_stable()
     title, _, escalated, words, retried = file.read_text().splitlines()
     assert title == "# Dead letters reviewed on 2025-10-09"
     assert escalated.startswith(
@@ -266,7 +266,7 @@ async def test_each_dead_letter_decision_is_logged_once(loki: Queue, folder: Dot
     assert f"**retry** of `{plain(second)}` (eng-backend) by human:ada: fixed the agent." in retried
     clock.advance(86_400)
     await person.dead_letters.review(first, "abandon")
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     assert "**abandon**" in (file.parent / "dlq-review-2025-10-10.md").read_text()
 
 
@@ -280,9 +280,9 @@ async def test_decisions_that_could_not_be_written_are_written_later(
     decisions.parent.mkdir()
     decisions.write_text("a file where the folder should be")
     with pytest.raises(FolderUnavailable, match=r"dlq-review-.* cannot be used: Not a directory"):
-        await bridge.run_until_still()
+        await bridge.run_until_stable()
     decisions.unlink()
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     assert "is it ours?" in next(decisions.iterdir()).read_text()
 
 
@@ -292,13 +292,13 @@ async def test_breaker_configuration_of_the_folder_is_applied(loki: Queue, folde
     file.parent.mkdir(parents=True)
     file.write_text("defaults:\n  failureThreshold: 2\n")
     bridge = await bridged(loki, folder, two_way=True)
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     assert (await loki.breakers.list("eng-backend"))[0].failure_threshold == 2
     file.write_text("defaults:\n  failureThreshold: 7\noverrides:\n  x:\n    failureThreshold: 1\n")
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     assert [(await loki.breakers.list(t))[0].failure_threshold for t in ("eng-backend", "x")] == [7, 1]
     file.write_text("defaults: [\n")
-    (broken,) = (await bridge.run_until_still()).broken
+    (broken,) = (await bridge.run_until_stable()).broken
     assert "circuit-breakers.yaml" in broken
     assert (await loki.breakers.list("x"))[0].failure_threshold == 1
     assert file.read_text() == "defaults: [\n"
@@ -312,13 +312,13 @@ def plant(link: Path, target: Path) -> None:
 
 async def test_planted_symlinks_do_not_reach_other_files(loki: Queue, folder: DotLoki, tmp_path: Path) -> None:
     bridge = await bridged(loki, folder, two_way=True)
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     precious = tmp_path / "precious"
     precious.write_text("keep me")
     for name in ("queue/pending.json.tmp", "queue/completed.json", "state/shiftwork.json.tmp", "state/shiftwork.json"):
         plant(folder.path / name, precious)
     await enqueue(loki)
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     assert precious.read_text() == "keep me"
 
 
@@ -334,7 +334,7 @@ async def test_record_that_is_a_planted_symlink_is_refused_by_name(
     name = name.format(day=datetime.fromtimestamp(loki.now(), UTC).date())
     plant(folder.path / name, precious)
     with pytest.raises(FolderUnavailable, match=Path(name).name):
-        await bridge.run_until_still()
+        await bridge.run_until_stable()
     assert precious.read_text() == "keep me"
 
 
@@ -349,7 +349,7 @@ async def test_file_nested_too_deep_is_left_unchanged_and_named(loki: Queue, fol
     bridge = await bridged(loki, folder, two_way=True)
     file = folder.path / "queue" / "pending.json"
     file.write_text('{"tasks":' + "[" * 100_000)
-    (broken,) = (await bridge.run_until_still()).broken
+    (broken,) = (await bridge.run_until_stable()).broken
     assert "pending.json" in broken
     with pytest.raises(FolderUnavailable):
         await loki.claim("ada")
@@ -362,14 +362,14 @@ async def test_task_names_cannot_forge_lines_or_marks_in_the_record(loki: Queue,
     await loki.fail((await take(loki)).token, "crash", "no database")
     await loki.dead_letters.review(odd, "escalate")
     await loki.dead_letters.review(await dead(loki), "escalate", note="the second, which must not be taken for written")
-    await bridge.run_until_still()
+    await bridge.run_until_stable()
     text = next((folder.path / "logs" / "decisions").iterdir()).read_text()
     assert len([line for line in text.splitlines() if line.startswith("- ")]) == 2
     assert "the second" in text
 
 
 async def test_leftovers_of_a_killed_writer_are_removed(loki: Queue, folder: DotLoki) -> None:
-    await (await bridged(loki, folder)).run_until_still()
+    await (await bridged(loki, folder)).run_until_stable()
     left = folder.path / "queue" / ".pending.json.0123.shiftwork-tmp"
     left.write_text("half")
     await bridged(loki, folder)

@@ -119,7 +119,7 @@ async def check_whole(queue: Queue, folder: DotLoki) -> None:
     for name in QUEUES:
         if folder.file(name).exists():
             json.loads(folder.file(name).read_text())
-    await Bridge(queue, folder.path, 10, two_way=True).run_until_still()
+    await Bridge(queue, folder.path, 10, two_way=True).run_until_stable()
     counts = Counter({"ready": "pending", "running": "in-progress"}.get(t.status, t.status) for t in await _all(queue))
     assert {name: len(folder.ids(name)) for name in QUEUES} == {name: counts[name] for name in QUEUES}
 
@@ -134,7 +134,7 @@ async def test_bridge_killed_while_writing_leaves_whole_files(store_url: str, fo
     async with opened(store_url) as queue:
         bridge = await bridged(queue, folder, two_way=True)
         first, second, third, _ = [await enqueue(queue, n) for n in range(4)]
-        await bridge.run_until_still()
+        await bridge.run_until_stable()
         assert await folder.claim("script-1") == plain(first)
         assert await folder.claim("script-2") == plain(second)
         await queue.cancel(third)
@@ -150,7 +150,7 @@ async def test_claimer_killed_before_its_claim_leaves_nothing_claimed(store_url:
     async with opened(store_url) as queue:
         bridge = await bridged(queue, folder, two_way=True)
         task_id = await enqueue(queue)
-        await bridge.run_until_still()
+        await bridge.run_until_stable()
         await die(store_url, folder, "claim", 1)
         assert (await queue.get(task_id)).status == "ready"
         assert await folder.claim("script-1") == plain(task_id)
@@ -160,10 +160,10 @@ async def test_task_of_a_killed_claimer_is_not_claimable_by_scripts(store_url: s
     async with opened(store_url) as queue:
         bridge = await bridged(queue, folder, two_way=True)
         first, second = await enqueue(queue, 1), await enqueue(queue, 2)
-        await bridge.run_until_still()
+        await bridge.run_until_stable()
         await die(store_url, folder, "claim", 2)
         assert (await queue.get(first)).claim.agent_id == "doomed"
         assert await folder.claim("script-1") is None
-        await bridge.run_until_still()
+        await bridge.run_until_stable()
         assert await folder.claim("script-1") == plain(second)
         assert folder.where(first) == ["in-progress"]

@@ -239,7 +239,7 @@ async def test_bridge_continues_after_expected_errors_of_a_scan(monkeypatch: pyt
             raise outcomes.pop(0)
 
     with pytest.raises(ZeroDivisionError):
-        await bridge_process.look_until(Odd(), asyncio.Event())
+        await bridge_process.poll_until(Odd(), asyncio.Event())
     assert outcomes == []
 
 
@@ -258,7 +258,7 @@ class Deaf:
 
 async def test_bridge_stops_although_a_scan_swallows_the_cancellation() -> None:
     side, stopped = Deaf(), asyncio.Event()
-    ending = asyncio.create_task(until_stopped(stopped, bridge_process.look_until(side, stopped)))
+    ending = asyncio.create_task(until_stopped(stopped, bridge_process.poll_until(side, stopped)))
     await side.looks.wait()
     stopped.set()
     async with asyncio.timeout(20):

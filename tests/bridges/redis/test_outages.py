@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from shiftwork import Queue
 from shiftwork.compat.bridges.redis import redis_results
-from shiftwork.compat.bridges.redis.bridge_process import look_until, poll
+from shiftwork.compat.bridges.redis.bridge_process import poll, poll_until
 from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
 from shiftwork.model.errors import RedisUnavailable
 from shiftwork.testing import MovedClock
@@ -166,7 +166,7 @@ async def test_running_bridge_waits_for_redis_and_continues(
     streams: Queue, make_bridge: Callable[..., Orchestrator], own_server: Server
 ) -> None:
     bridge = make_bridge(own_server.url)
-    running = asyncio.create_task(look_until(bridge, asyncio.Event()))
+    running = asyncio.create_task(poll_until(bridge, asyncio.Event()))
     own_server.kill9()
     task_id = await submit(streams)
     own_server.start_again()

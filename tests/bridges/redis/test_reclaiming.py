@@ -10,7 +10,7 @@ from shiftwork import Queue
 from shiftwork.compat.bridges.redis import reclaiming, redis_results
 from shiftwork.compat.bridges.redis.bridge_context import BridgeContext
 from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
-from shiftwork.compat.bridges.redis.reclaiming import Way
+from shiftwork.compat.bridges.redis.reclaiming import ReclaimCommand
 from shiftwork.compat.bridges.redis.stream_state import StreamState
 from shiftwork.maintenance.loop import run_once
 from shiftwork.testing import MovedClock
@@ -75,7 +75,7 @@ async def test_old_redis_server_is_used_with_xclaim(
         used = await bridge.context.redis.info("commandstats")
         assert int(used["cmdstat_xclaim"]["calls"]) == 2  # the worker's own, and the bridge's
         assert "cmdstat_xautoclaim" not in used
-        assert await reclaiming.way_of(make_bridge(own_server.url).context) == "xautoclaim"
+        assert await reclaiming.supported_command(make_bridge(own_server.url).context) == "xautoclaim"
 
 
 @pytest.mark.requirement("R-012")
@@ -233,7 +233,7 @@ async def test_result_arriving_during_a_scan_counts(
         if not await redis.xlen(RESULT):
             await worker.succeed(entry, "in time")
             if read_by == "another bridge":
-                await redis_results.read_words(other.context)
+                await redis_results.read_entries(other.context)
         return await stream_state()
 
     monkeypatch.setattr(bridge.context, "stream_state", after_the_result)
@@ -250,8 +250,8 @@ async def test_result_arriving_during_reclaim_counts(
     await worker.idle_for(entry, 301)
     recover = reclaiming.recover
 
-    async def before_the_result(context: BridgeContext, way: Way, visibility_sec: float) -> int:
-        found = await recover(context, way, visibility_sec)
+    async def before_the_result(context: BridgeContext, command: ReclaimCommand, visibility_sec: float) -> int:
+        found = await recover(context, command, visibility_sec)
         await worker.say(entry, "succeeded", result='"in time"')
         return found
 

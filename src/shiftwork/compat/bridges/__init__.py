@@ -1,1 +1,1 @@
-"""Bridges: the same tasks in the files and streams of other systems."""
+"""Bridges: mirror tasks in the files and streams of other systems."""

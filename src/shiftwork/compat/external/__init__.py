@@ -1,1 +1,1 @@
-"""Work that others take outside of the queue: in streams, and in the files of a folder."""
+"""Work claimed outside of the queue: from streams, and in the files of a folder."""

@@ -1,4 +1,4 @@
-"""Adopting: hold tasks for an agent that has claimed them elsewhere, in the files of a folder."""
+"""Attaches claims that scripts made in the files of a folder to tasks in the queue."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from shiftwork.store.store import Row, Tx
 async def attach(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, agent_id: str, claims: Sequence[ScriptClaim]
 ) -> dict[str, int]:
-    """By task, the fence under which it is held now. What is free no longer, or was of an older attempt, is left out.
+    """Attach the claims; returns the fence of each task. Skips tasks no longer free and claims of older attempts.
 
-    The work has begun already, so pauses, breakers and limits are not asked; the money is. Where a breaker waits for
-    a trial, this is one.
+    The work has already begun, so pauses, breakers and limits do not apply, but budgets do. If a breaker is half-open,
+    this is its test.
     """
     check.name(agent_id, "claimedBy")
     free = await _free(tx, workspace, claims)
@@ -50,14 +50,14 @@ async def attach(
 
 
 async def unclaimed(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> list[ScriptClaim]:
-    """Claims of tasks that are free in the queue: most that are in files are known."""
+    """The claims that the queue does not know yet; usually few."""
     found = await _named(tx, workspace, claims)
     rows = await tx.all("read_tasks", items=[(id_,) for id_ in sorted(found)]) if found else ()
     return [found[row["id"]] for row in rows if _is_free(row, workspace, found[row["id"]])]
 
 
 async def _free(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> Sequence[Row]:
-    """Those that no one holds. Locked first: a claim passes over what is locked, while this one must not."""
+    """The unclaimed tasks, locked first: unlike a claim, this must not skip locked rows."""
     found = await _named(tx, workspace, claims)
     rows = await tx.all("lock_tasks", items=[(id_,) for id_ in sorted(found)]) if found else ()
     free = [row for row in rows if _is_free(row, workspace, found[row["id"]])]
@@ -66,7 +66,7 @@ async def _free(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> Sequen
 
 
 async def _named(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> dict[str, ScriptClaim]:
-    """By the task's id. Scripts name tasks as the files do, and write anything."""
+    """The claims by task id. Scripts use the names in the files, and can write anything."""
     found: dict[str, ScriptClaim] = {}
     for claim in claims:
         with suppress(NotFound, InputError):

@@ -1,4 +1,4 @@
-"""Claims in a workspace whose tasks scripts claim as well, in the files of a `.loki` folder."""
+"""Claims in a workspace whose tasks scripts also claim, in the files of a `.loki` folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def claim_with_folder(call: Call, settings: Settings, look: Look) -> Claim
 
 
 async def _adopt(call: Call, claims: Sequence[ScriptClaim]) -> None:
-    """Hold what scripts have claimed, so that no one else gets it."""
+    """Attach the claims of scripts, so that no agent gets these tasks."""
     free = await call.read(lambda tx: unclaimed(tx, call.workspace, claims)) if claims else []
     for agent_id, theirs in by_agent(free).items():
         # An agent with no capacity or an invalid name must not block the others.

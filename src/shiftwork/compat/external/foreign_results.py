@@ -19,7 +19,7 @@ from shiftwork.store.store import Row, Tx
 
 Heard = Literal["accepted", "repeated", "late"]
 Delivered = Callable[[str | None], bool]
-"""Whether the stream has given an entry to someone."""
+"""Whether the stream has delivered an entry."""
 
 
 class WorkerReply(NamedTuple):
@@ -29,7 +29,7 @@ class WorkerReply(NamedTuple):
     message_id: str
     task_id: str
     worker: str | None
-    """None where it does not say: then it speaks for anyone who has the task."""
+    """None if the reply has no worker: it then counts for the worker that holds the task."""
     succeeded: bool
     data: Any = None
     error: str | None = None
@@ -39,7 +39,7 @@ class WorkerReply(NamedTuple):
 async def receive(
     tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, replies: Sequence[WorkerReply], delivered: Delivered
 ) -> list[Heard]:
-    """Accept what live workers say, in order."""
+    """Apply the replies of workers, in order."""
     return [await _receive(tx, engine, caller, bridge, each, delivered) for each in replies]
 
 
@@ -63,7 +63,7 @@ async def _receive(
 async def refuse(
     tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, stream: str, message_id: str, why: str
 ) -> None:
-    """Log an entry that cannot be understood, once however often it is read."""
+    """Record an invalid entry once, however often it is read."""
     names = {"workspace": bridge.workspace, "bridge": bridge.name, "stream": stream, "message_id": message_id}
     if await tx.one("note_heard", **names, now=tx.now) is None:
         return
@@ -83,7 +83,7 @@ async def _claim(
     row: Row,
     delivered: Delivered,
 ) -> Token | None:
-    """The claim this worker speaks under. Who took the entry unseen gets it now; who lost it does not."""
+    """The claim of a reply. A worker whose delivery was not seen gets a claim now; one that lost its claim does not."""
     worker = reply.worker or row["consumer"] or bridge.group
     if row["consumer"] == worker:
         return Token(reply.task_id, row["fence"])
@@ -109,5 +109,5 @@ _BOUNDS = Bounds()
 
 
 def as_result(data: Any) -> str:
-    """A result as it is stored; says what is wrong with one that cannot be."""
+    """Encode a result for the store; raises InputError if it cannot be stored."""
     return check.to_json({"data": data}, _BOUNDS.result_bytes, _BOUNDS, "result")

@@ -1,7 +1,7 @@
-"""A `.loki` folder, whose scripts claim the same tasks as our agents: its lock, its files, and a claim next to them.
+"""A `.loki` folder, whose scripts claim the same tasks as our agents: its lock, its files, and claims alongside them.
 
-Scripts see nothing but `pending.json`. So a claim of ours does there what the scripts do: it takes the lock, looks who
-has claimed what, and writes its own claims into the file before it lets go.
+Scripts only see `pending.json`. So our claims follow the same protocol: take the lock, read the claims of scripts, and
+write our own claims into the file before releasing the lock.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from shiftwork.store import crash_points
 QUEUES = ("pending", "in-progress", "completed", "dead-letter", "cancelled")
 LOCK = "state/locks/queue.lock"
 KEPT = "shiftwork"
-"""Who has claimed, in `pending.json`, what no script may take now."""
+"""The `claimedBy` value in `pending.json` that keeps scripts from a task."""
 SCRIPT_AGENT = "loki"
-"""The agent of work that was done by no one who gave a name."""
-NOTED = "state/shiftwork.json"
-"""How the other files were when the bridge wrote them, so that a claim need not read those that no one has touched."""
+"""The agent of scripts that do not name themselves."""
+STAMPS = "state/shiftwork.json"
+"""Stamps of the other files when the bridge wrote them, so that a claim reads only changed ones."""
 
 Entry = dict[str, Any]
-"""One task as it is in a file."""
+"""One task in a file."""
 
 
 class Folder:
-    """The queue files of one `.loki` folder, each read whole and replaced whole."""
+    """The queue files of one `.loki` folder, each read and replaced as a whole."""
 
     def __init__(self, path: Path, patience: float) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class Folder:
         return self.path / "queue" / f"{queue}.json"
 
     def make(self) -> None:
-        """What scripts expect to be there. A claim makes nothing: a setting must not choose where files come to be."""
+        """Create what scripts expect. A claim creates nothing: a setting must not decide where files are created."""
         try:
             self.file("pending").parent.mkdir(parents=True, exist_ok=True)
             (self.path / LOCK).parent.mkdir(parents=True, exist_ok=True)
@@ -58,17 +58,17 @@ class Folder:
             raise _unavailable(self.path, error) from error
 
     def sweep(self) -> None:
-        """Remove what a process left that was killed while it wrote. The caller holds the lock."""
-        for folder in (self.file("pending").parent, (self.path / NOTED).parent):
+        """Remove the temporary files of killed processes. The caller holds the lock."""
+        for folder in (self.file("pending").parent, (self.path / STAMPS).parent):
             for left in folder.glob(f".*{_TEMPORARY}"):
                 left.unlink(missing_ok=True)
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """While no one else, script or not, reads and writes. Anyone who is killed lets go.
+        """Hold the folder's lock, which excludes scripts and agents. The lock of a killed process is released.
 
-        What is done to the files meanwhile is seen to its end, also when the caller is cancelled: a thread that
-        continued would write over what the next holder of the lock has written.
+        A file operation runs to its end even if the caller is cancelled: otherwise its thread could overwrite what the
+        next holder of the lock has written.
         """
         try:
             lock = os.open(self.path / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -81,13 +81,13 @@ class Folder:
             os.close(lock)
 
     async def _wait_for(self, lock: int) -> None:
-        """Stand in line, in a thread of its own: a caller that only looks now and then never gets the lock."""
+        """Block on the lock in a separate thread: a caller that polls may never get it."""
         with suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         loop = asyncio.get_running_loop()
         served: asyncio.Future[None] = loop.create_future()
-        threading.Thread(target=_stand_in_line, args=(os.dup(lock), loop, served), daemon=True).start()
+        threading.Thread(target=_block_on, args=(os.dup(lock), loop, served), daemon=True).start()
         try:
             async with asyncio.timeout(self._patience):
                 await served
@@ -96,7 +96,7 @@ class Folder:
             raise LockTimeout(f"{LOCK} has been held for {self._patience:g} s", where=where) from None
 
     async def read(self, queue: str) -> list[Entry]:
-        """The tasks in one file; none where there is no file."""
+        """The tasks in one file; empty if there is no file."""
         return await in_thread(self._read, queue)
 
     def _read(self, queue: str) -> list[Entry]:
@@ -117,20 +117,20 @@ class Folder:
         return tasks
 
     async def write(self, queue: str, tasks: Sequence[Entry]) -> None:
-        """Replace one file by a rename, so that no one ever sees half of it."""
+        """Replace one file by a rename, so that no reader sees a partial file."""
         await in_thread(self._write, queue, tasks)
 
     def stamps(self) -> dict[str, Stamp]:
         return {queue: stamp(self.file(queue)) for queue in QUEUES}
 
     def record(self) -> None:
-        """Keep how the files are now, as those that hold what the queue says."""
-        replace(self.path / NOTED, msgspec.json.encode(self.stamps()))
+        """Record the stamps of the files as written by the queue."""
+        replace(self.path / STAMPS, msgspec.json.encode(self.stamps()))
 
     def touched(self) -> list[str]:
-        """The files but `pending.json` that someone else has written since."""
+        """The files other than `pending.json` that were changed since."""
         try:
-            noted = msgspec.json.decode((self.path / NOTED).read_bytes(), type=dict[str, Stamp])
+            noted = msgspec.json.decode((self.path / STAMPS).read_bytes(), type=dict[str, Stamp])
         except (OSError, msgspec.DecodeError, RecursionError):
             noted = {}
         return [queue for queue, now in self.stamps().items() if queue != "pending" and now != noted.get(queue)]
@@ -140,8 +140,8 @@ class Folder:
         replace(self.file(queue), text)
 
 
-def _stand_in_line(lock: int, loop: asyncio.AbstractEventLoop, served: asyncio.Future[None]) -> None:
-    """Where no one waits any more, this is the last handle of the lock: it goes as soon as it comes."""
+def _block_on(lock: int, loop: asyncio.AbstractEventLoop, served: asyncio.Future[None]) -> None:
+    """Block until the lock is free. If the caller has given up, close the last handle, which releases the lock."""
 
     def serve() -> None:
         if not served.done():
@@ -174,8 +174,8 @@ def stamp(file: Path) -> Stamp:
 def replace(file: Path, text: bytes) -> None:
     """Write a new file, then move it into place.
 
-    Under a random name and never through a link: scripts and agents write into this folder, and a
-    link planted there must not lead us to another file.
+    The new file has a random name and is never opened through a symlink: scripts and agents write into this folder, and
+    a planted link must not lead to another file.
     """
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}{_TEMPORARY}")
     try:
@@ -192,7 +192,7 @@ def replace(file: Path, text: bytes) -> None:
 
 
 def append(file: Path, text: bytes) -> None:
-    """Add to a file of the folder, or begin it; never through a link."""
+    """Append to a file of the folder, or create it; never through a symlink."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -203,7 +203,7 @@ def append(file: Path, text: bytes) -> None:
 
 
 def read_own(file: Path) -> bytes | None:
-    """A file that only we write; None where there is none. Refused where a link is in its place."""
+    """Read a file that only we write; None if there is none. Refuses a symlink."""
     try:
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as found:
             return found.read()
@@ -222,16 +222,16 @@ def _unavailable(path: Path, error: OSError) -> FolderUnavailable:
 
 
 class ScriptClaim(NamedTuple):
-    """A claim that a script has written into `pending.json`."""
+    """A claim that a script wrote into `pending.json`."""
 
     task_id: str
     agent_id: str
     fence: int
-    """Of the task as the script saw it: a claim of an older attempt is none."""
+    """The fence that the script saw: a claim of an older attempt is void."""
 
 
 def claims_in(tasks: Sequence[Entry]) -> list[ScriptClaim]:
-    """What scripts have claimed of tasks that waited when the queue wrote them down."""
+    """The claims of scripts on tasks that were free when the queue wrote the file."""
     claims = []
     for task in tasks:
         agent, fence, waited = claimer(task), task.get("fence", 0), task.get("status", "pending") == "pending"
@@ -241,13 +241,13 @@ def claims_in(tasks: Sequence[Entry]) -> list[ScriptClaim]:
 
 
 def claimer(task: Mapping[str, Any]) -> str | None:
-    """The script's agent that has claimed a task."""
+    """The agent that claimed a task in a script; None if it is free or kept."""
     agent = task.get("claimedBy")
     return agent if isinstance(agent, str) and agent not in {"", KEPT} else None
 
 
 async def _moved(folder: Folder) -> list[ScriptClaim]:
-    """What scripts have moved out of `pending.json`, to which a claim belongs. The last three files may be broken."""
+    """Claims implied by tasks that scripts moved out of `pending.json`. The last three files may be unreadable."""
     claims = []
     for queue in await in_thread(folder.touched):
         try:
@@ -273,10 +273,10 @@ async def claim_alongside_scripts(
     claim: Callable[[], Awaitable[ClaimAnswer]],
     now: Callable[[], float],
 ) -> ClaimAnswer:
-    """Claim while no script can. What scripts have claimed is theirs; what is claimed now is not free to them.
+    """Claim while scripts are locked out. Their claims are attached first, and ours are written to the file.
 
-    Nothing is free in the file while the choice is made: anyone who dies between the commit and the file's last writing
-    leaves work that scripts pass over, not work that two have.
+    Nothing is free in the file while the claim runs: if this process dies between the commit and the last write,
+    scripts skip the claimed tasks instead of claiming them twice.
     """
     async with folder.locked():
         tasks = await folder.read("pending")

@@ -1,4 +1,4 @@
-"""Work that is offered in someone else's stream: who carries it over, what is offered, and who took it."""
+"""Work offered in a foreign stream: the bridge, the offers, and their deliveries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Bridge(NamedTuple):
-    """Who carries work over: its name, the group of workers it speaks for, and what of the work is for them."""
+    """A bridge: its name, the group of workers it stands for, and the work that they can do."""
 
     workspace: str
     name: str
@@ -16,14 +16,14 @@ class Bridge(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """One entry of a stream, as verbs name it."""
+    """The id of one offer."""
 
     task_id: str
     number: int
 
 
 class StreamDelivery(NamedTuple):
-    """An entry that someone has taken."""
+    """An entry delivered to a consumer."""
 
     offer: Offer
     message_id: str

@@ -1,7 +1,7 @@
-"""Work offered in someone else's stream: held ready for it, assigned to the worker that takes it there, and withdrawn.
+"""Work offered in a foreign stream: held for it, assigned to the worker that takes it there, and withdrawn.
 
-An offer is a row of `published`. Its task stays ready, under the hold `published`, until an entry is known to be taken;
-then the taker holds the task like any agent, but anyone who reads the stream judges its silence.
+An offer is a row of `published`. Its task stays ready, under the hold `published`, until its entry is delivered; then
+the consumer holds the task like any agent, but the bridge, not the lease, decides when it has been silent for too long.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from shiftwork.store.store import Row, Tx
 
 
 async def publish(tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, ahead: int) -> int:
-    """Offer the best work there is, as far as fewer than `ahead` entries are unread; how many."""
+    """Offer the best work until `ahead` entries are unread; returns how many were offered."""
     unread = await tx.one("count_unread", workspace=bridge.workspace, bridge=bridge.name)
     most = ahead - (int(unread["unread"]) if unread else 0)
     rows: Sequence[Row] = ()
@@ -49,9 +49,9 @@ async def publish(tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, ahead:
 
 
 async def _best(tx: Tx, engine: Engine, bridge: Bridge, most: int) -> Sequence[Row]:
-    """What a claim by the group as a whole would get, but for tasks that must run one at a time.
+    """What a claim by the whole group would get, except tasks with a serial key.
 
-    Who reads an entry begins without asking, and two entries of one key may be read at once.
+    A consumer starts an entry without asking the queue, so two entries with the same key could run at once.
     """
     request = ClaimRequest(
         bridge.workspace, bridge.group, most=most, types=bridge.types, capabilities=bridge.capabilities
@@ -88,7 +88,7 @@ async def _emit(work: UnitOfWork, rows: Iterable[Row], verb: str, bridge: Bridge
 
 
 async def withdraw(tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, offers: Collection[Offer]) -> None:
-    """No one took these, and no one can any more: ready for everyone again, as far as they still are."""
+    """Withdraw offers that were removed from the stream undelivered: tasks still ready can be claimed again."""
     rows = await tx.all("lock_tasks", items=sorted({(offer.task_id,) for offer in offers}))
     held = [row for row in rows if row["status"] == State.READY and row["hold"] == PUBLISHED]
     await tx.run("forget_published", items=sorted(offers))
@@ -100,7 +100,7 @@ async def withdraw(tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, offer
 
 
 async def deliver(tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, given: Sequence[StreamDelivery]) -> None:
-    """Someone has taken these entries from the stream, or from anyone who took them before."""
+    """Record deliveries of entries, from the stream or from their earlier consumers."""
     open_ = await lock_offers(tx, bridge, (delivery.offer for delivery in given))
     new = [each for each in given if each.offer in open_ and open_[each.offer]["consumer"] != each.consumer]
     moved = [each for each in new if open_[each.offer]["consumer"] is not None]
@@ -114,7 +114,7 @@ async def deliver(tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, given:
 
 
 async def lock_offers(tx: Tx, bridge: Bridge, offers: Iterable[Offer]) -> dict[Offer, Row]:
-    """Those that are open, their tasks locked first."""
+    """The open offers among these; their tasks are locked first."""
     items = sorted({(offer.task_id,) for offer in offers})
     if not items:
         return {}
@@ -124,7 +124,7 @@ async def lock_offers(tx: Tx, bridge: Bridge, offers: Iterable[Offer]) -> dict[O
 
 
 async def take_over(tx: Tx, engine: Engine, caller: Caller, moved: Sequence[StreamDelivery]) -> None:
-    """A worker took these from another by itself: the other has lost them, as if it had gone."""
+    """Move entries that one worker claimed from another: the other loses its claim, as if it had died."""
     work = UnitOfWork(tx, engine, caller)
     rows = await work.lock(each.offer.task_id for each in moved)
     takers = {each.offer.task_id: each.consumer for each in moved}
@@ -140,9 +140,9 @@ async def take_over(tx: Tx, engine: Engine, caller: Caller, moved: Sequence[Stre
 async def give(
     tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, consumer: str, theirs: Sequence[StreamDelivery]
 ) -> dict[str, Token]:
-    """Hold the tasks of these entries for their consumer, as far as they are free; the claims by task.
+    """Assign the free tasks of these entries to their consumer; returns the claims by task.
 
-    Its work has begun already, so pauses, breakers, limits and budgets are not asked: they were when it was offered.
+    The work has already begun, so pauses, breakers, limits and budgets are not checked: they were for the offer.
     """
     by_task = {each.offer.task_id: each for each in theirs}
     rows = await tx.all("lock_tasks", items=[(id_,) for id_ in sorted(by_task)])
@@ -156,7 +156,7 @@ async def give(
     request = ClaimRequest(bridge.workspace, consumer, most=len(found), start=True, messages=messages)
     agent = await _consumer(tx, bridge, consumer)
     allocator = BudgetAllocator(await engine.settings_cache.load(tx, bridge.workspace))
-    # The protocol has no word for what work costs, so no money is set aside for it.
+    # The protocol reports no costs, so no budget is set aside.
     unpaid: list[Row] = [{**row, "budget_id": None} for row in found]
     made = await assign(UnitOfWork(tx, engine, caller), request, agent, allocator, Admitted(unpaid, {}))
     await tx.run("rest_leases", items=[(each.claim.id,) for each in made])
@@ -174,7 +174,7 @@ async def _consumer(tx: Tx, bridge: Bridge, consumer: str) -> Row:
 
 
 async def _add_consumer(tx: Tx, bridge: Bridge, consumer: str) -> None:
-    """A stream hands out as much as is asked for: no limit of ours could keep it from that."""
+    """Register a consumer with unlimited slots: a stream delivers as much as is read."""
     await tx.run(
         "add_agent",
         workspace=bridge.workspace,
@@ -198,7 +198,7 @@ async def reclaim(tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, silent
 
 
 async def give_up(tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, silent: Sequence[StreamDelivery]) -> int:
-    """These were acknowledged, and no result came: their workers died, or are wrong."""
+    """Fail entries that were acknowledged without a result: their workers died or are faulty."""
     return await _end(tx, engine, caller, bridge, silent, reasons.CRASH)
 
 
@@ -208,7 +208,7 @@ async def _end(
     open_ = await lock_offers(tx, bridge, (each.offer for each in silent))
     unseen = [each for each in silent if each.offer in open_ and open_[each.offer]["consumer"] is None]
     if unseen:
-        # Taken and gone before anyone looked: the group as a whole answers for it.
+        # Delivered and gone before any pass saw the consumer: the group counts as the agent.
         await give(tx, engine, caller, bridge, bridge.group, unseen)
         open_ = await lock_offers(tx, bridge, (each.offer for each in silent))
     work = UnitOfWork(tx, engine, caller)

@@ -1,4 +1,4 @@
-"""The five documents' names over one model."""
+"""The five documents' names for one model."""
 
 from __future__ import annotations
 

@@ -54,12 +54,12 @@ REASONS = {
 
 
 def reason_out(reason: str) -> str:
-    """One of the document's four; an agent's own word is an error of its tool."""
+    """One of the document's four reasons; an agent's own reason becomes an error of its tool."""
     return REASONS.get(reason, reasons.AGENT_ERROR)
 
 
 def attempt(task: Record) -> Any:
-    """The number of this execution: a task that failed has counted its own failure already."""
+    """The number of this execution: a failed task has already counted its own failure."""
     attempts = task.get("attempts")
     if attempts is None:
         return None
@@ -67,7 +67,7 @@ def attempt(task: Record) -> Any:
 
 
 def _has_failed(task: Record) -> bool:
-    """Its last execution failed; it may have been cancelled since."""
+    """Whether the last execution failed; the task may have been cancelled since."""
     if task.get("status") != State.CANCELLED:
         return task.get("status") in SETTLED
     claimed_at, failed_at = task.get("claimed_at"), task.get("failed_at")
@@ -82,7 +82,7 @@ def _failure(task: Record) -> Any:
 
 
 def _of_this_execution(name: str) -> Field:
-    """A time that a task released to the queue has no more."""
+    """A time that a task loses when it returns to the queue."""
 
     def make(task: Record) -> Any:
         at = task.get(name)
@@ -97,7 +97,7 @@ def text_out(output: Any) -> str:
 
 def summary_in(text: Any) -> Any:
     if not isinstance(text, str):
-        raise TypeError("expected a text")
+        raise TypeError("expected text")
     return text if len(text) <= SUMMARY_CHARS else text[: SUMMARY_CHARS - 1] + "…"
 
 

@@ -1,4 +1,4 @@
-"""Work under a claim in the names of a document."""
+"""Adapters for work under a claim, in the names of a document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shiftwork.views.view_adapters import Instead, reads, writes
 
 
 async def _under_claim(request: Any, body: Any) -> tuple[str, dict[str, Any]]:
-    """A body in a document's names, divided into the claim it is about and what it reports."""
+    """Split a body in a document's names into the token of its claim and the report."""
     held = check.read({name: body[name] for name in CLAIM_FIELDS & body.keys()}, ClaimRef)
     token: str = await request.token(held)
     return token, {name: value for name, value in body.items() if name not in CLAIM_FIELDS}
@@ -27,7 +27,7 @@ async def progress(request: Any, body: Any) -> dict[str, Any]:
 
 @reads(WorkerVerbs.complete)
 async def result(request: Any, body: Any) -> dict[str, Any] | Instead:
-    """One that reports a failure is a failed attempt."""
+    """Submit a result; one that reports a failure fails the attempt."""
     await _check_named(request, body)
     token, given = await _under_claim(request, body)
     found = request.view.result_in(given)
@@ -38,28 +38,28 @@ async def result(request: Any, body: Any) -> dict[str, Any] | Instead:
 
 
 async def _check_named(request: Any, body: Any) -> None:
-    """A result names its task; it must be the one that the call is about."""
+    """Check that the task named by a result is the task of the call."""
     for name in ("task_id", "id"):
         if isinstance(body.get(name), str) and not await request.is_same_task(body[name], request.path["task_id"]):
-            raise InputError("the result is of another task", where=name)
+            raise InputError("the result is for another task", where=name)
 
 
 def _has_failed(found: dict[str, Any]) -> bool:
-    """Whether a result reports a failure; the fields that only say how it went are taken out."""
+    """Whether a result reports a failure; removes the status fields."""
     status, success = found.pop("status", None), found.pop("success", None)
     if status not in {None, "success", "failed"}:
         raise InputError(f"{status!r} is not a final status of an attempt", where="status")
-    stated = {True: "success", False: "failed"}.get(success) if isinstance(success, bool) else success
-    if success is not None and (not isinstance(success, bool) or status not in {None, stated}):
-        raise InputError("expected true or false, as the status says", where="success")
+    implied = {True: "success", False: "failed"}.get(success) if isinstance(success, bool) else success
+    if success is not None and (not isinstance(success, bool) or status not in {None, implied}):
+        raise InputError("expected true or false, in agreement with status", where="success")
     failed = status == "failed" or success is False
     if not failed and found.pop("error", None) is not None:
-        raise InputError("a result that succeeded has no error", where="error")
+        raise InputError("a successful result cannot have an error", where="error")
     return failed
 
 
 def _failed(found: dict[str, Any]) -> dict[str, Any]:
-    """What is known of a failed attempt. A report that comes with it is kept with the data."""
+    """The fields of a failed attempt. A report sent with it is stored in the data."""
     report, data = found.pop("decision_report", None), found.pop("data", None)
     if report is not None:
         data = {"output": data, "decisionReport": report}
@@ -89,7 +89,7 @@ async def subtasks(request: Any, body: Any) -> dict[str, Any]:
 
 @writes(Spawning.spawn)
 async def submitted(request: Any, made: Any) -> Any:
-    """A document's reader wants the tasks back."""
+    """Return the tasks, which a document's client expects."""
     return await request.submitted(made)
 
 
@@ -107,5 +107,5 @@ async def task_after(request: Any, outcome: Any) -> Any:
 
 @writes(WorkerVerbs.heartbeat)
 async def reply(_request: Any, found: Any) -> Any:
-    """Documents have no record of it."""
+    """Documents have no such record."""
     return found

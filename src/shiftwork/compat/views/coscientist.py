@@ -60,14 +60,14 @@ def priority_in(level: Any) -> int:
 
 
 def _level(task: Record) -> Any:
-    """The level that counts now: a task that waited long enough reads as a better one."""
+    """The current level: a task that has waited long enough has a higher one."""
     priority = task.get("priority")
     escalated = find(task, "priority_parts.escalation") or 0
     return None if priority is None else priority_out(priority - escalated)
 
 
 def worker_status(agent: Record) -> str:
-    """Active is busy here, and idle is free; anyone who can take no work again is failed."""
+    """Active means busy, idle means free; an agent that can no longer take work is failed."""
     if agent.get("status") in {"failed", "offline"}:
         return "failed"
     return "active" if agent.get("current_tasks") else "idle"
@@ -77,7 +77,7 @@ _TYPES = {folded(word): word for word in AGENT_TYPES}
 
 
 def announced(agent: dict[str, Any]) -> dict[str, Any]:
-    """A worker's capabilities are the agent types it serves; other words stay what they are."""
+    """A worker's capabilities are the agent types it serves; other fields stay unchanged."""
     stated = agent.get("capabilities") or []
     types = [_TYPES[folded(word)] for word in stated if isinstance(word, str) and folded(word) in _TYPES]
     if not types or agent.get("types") is not None:
@@ -214,7 +214,7 @@ def level_in(level: Any) -> str:
 
 
 def statuses_in(found: Any) -> list[str]:
-    """Our states behind one of the document's, or behind several."""
+    """Our states for one or several of the document's."""
     stated = [found] if isinstance(found, str) else found
     return sorted({str(state) for word in stated for state in VIEW.statuses_in(word)})
 
@@ -244,6 +244,6 @@ VIEW = View(
     claims=CLAIMS,
     announced=announced,
     required=("agent_type",),
-    agent_defaults={"restarted": True},  # who registers announces that it is free
+    agent_defaults={"restarted": True},  # registering announces that the agent is free
     reasons=REASONS,
 )

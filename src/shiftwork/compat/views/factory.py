@@ -29,22 +29,22 @@ STATES = {
 
 
 def _failure(task: Record) -> Any:
-    """The text of the last failure, or the queue's own word where no one said anything."""
+    """The text of the last failure, or the queue's reason if there is no text."""
     return task.get("last_error") or task.get("failure_reason")
 
 
 def _artifacts(task: Record) -> list[Any]:
-    """A list from the beginning, since the document has an empty one before there is a result."""
+    """Always a list, since the document has an empty one before there is a result."""
     return find(task, "result.artifacts") or []
 
 
 def _data(task: Record) -> Any:
-    """Populated on completion; what did not pass, or came with a failure, is part of the result alone."""
+    """Set on completion; rejected or failed outputs are only in the result."""
     return task_output(task) if task.get("status") in {State.COMPLETED, State.VALIDATING} else None
 
 
 def _validation(task: Record) -> Any:
-    """The document's own word for no validation, also where no output is asked for, so that a task may be sent back."""
+    """The document's word for no validation, even if no output is required, so that a task can be resubmitted."""
     return find(task, "output.validation") or "none"
 
 

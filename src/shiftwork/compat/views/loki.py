@@ -33,7 +33,7 @@ def priority_out(priority: float) -> int:
 
 def priority_in(priority: Any) -> float:
     if isinstance(priority, bool) or not isinstance(priority, int | float) or not 1 <= priority <= 10:
-        raise ValueError("expected 1 to 10, ten most urgent")
+        raise ValueError("expected 1 to 10; 10 is the most urgent")
     return (10 - priority) * 10
 
 
@@ -43,7 +43,7 @@ def _id(task: Record) -> Any:
 
 
 def _holder(task: Record) -> Any:
-    """A finished task keeps the name of who did it; a retried one is no one's."""
+    """A finished task keeps the name of its agent; a retried one has none."""
     if task.get("status") in _WAITING:
         return None
     return find(task, "claim.agent_id") or find(task, "result.worker_id")
@@ -76,7 +76,7 @@ _WAITING = frozenset(state.value for state, queue in STATES.items() if queue == 
 
 
 def _reason(text: str) -> str:
-    """`Parent {id} cancelled` names the parent as this view does."""
+    """`Parent {id} cancelled`, with the parent's id in this view."""
     return " ".join(plain_id(word) for word in text.split(" ")) if text.startswith("Parent ") else text
 
 
@@ -143,7 +143,7 @@ DEAD_LETTER = (
 AGENT = (
     both("id", "agent_id"),
     both("type", "agent_type"),
-    both("types", "agent_capabilities"),  # the types of task it takes
+    both("types", "agent_capabilities"),  # the task types it takes
     read("status"),
     read("last_heartbeat", "lastHeartbeat", TIME),
 )

@@ -1,4 +1,4 @@
-"""Agents, purges, breakers and decisions of people in the names of a document."""
+"""Adapters for agents, purges, breakers and people's decisions, in the names of a document."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ async def breakers(request: Any, found: Any) -> Any:
 @writes(Approvals.reject)
 @writes(Approvals.answer)
 async def task_after(request: Any, outcome: Any) -> Any:
-    """A document's reader wants the task after the change."""
+    """Return the task after the change, which a document's client expects."""
     return request.task(await request.queue.get(outcome.task_id))

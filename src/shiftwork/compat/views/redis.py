@@ -1,4 +1,4 @@
-"""The Redis Streams protocol: consumers, message ids, five statuses, retries that leave out the first try."""
+"""The Redis Streams protocol: consumers, message ids, five statuses, retries without the first try."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks, DAGs and dead letters in the names of a document."""
+"""Adapters for tasks, DAGs and dead letters, in the names of a document."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def more_tasks(request: Any, body: Any) -> dict[str, Any]:
 @writes(Submissions.submit_dag)
 @writes(Dags.add_tasks)
 async def submitted(request: Any, made: Any) -> Any:
-    """A document's reader wants the tasks back."""
+    """Return the tasks, which a document's client expects."""
     return await request.submitted(made)
 
 
@@ -37,7 +37,7 @@ async def submitted(request: Any, made: Any) -> Any:
 async def changes(request: Any, body: Any) -> dict[str, Any]:
     task_id = request.path["task_id"]
     kept = {name: body.pop(name) for name in ("note", "clear") if name in body}
-    now = msgspec.json.decode(msgspec.json.encode(await request.queue.get(task_id)))  # as it is read
+    now = msgspec.json.decode(msgspec.json.encode(await request.queue.get(task_id)))  # as a reader gets it
     return {"task_id": task_id, "changes": {**request.view.changes_in(body, now), **kept}}
 
 

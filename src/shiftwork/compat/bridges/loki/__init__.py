@@ -1,1 +1,1 @@
-"""The `.loki` folder: five files of tasks that scripts read, and claim from under a lock."""
+"""The `.loki` folder: five files of tasks that scripts read, and claim from under its lock."""

@@ -1,6 +1,6 @@
-"""The bridge between a workspace and a `.loki` folder: the queue is the truth, the files show it.
+"""The bridge between a workspace and a `.loki` folder: the queue is the source of truth, the files mirror it.
 
-With `two_way` the files are read as well, and claims are made under the folder's lock by anyone who makes them
+With `two_way` the files are also read, and every claim, by scripts or by agents, takes the folder's lock
 (`compat/external/loki_folder.py`).
 """
 
@@ -33,24 +33,24 @@ from shiftwork.snapshots.row_batches import in_thread
 log = logging.getLogger("shiftwork.compat.bridges.loki")
 EVERY_SEC = 0.2
 FULL_SEC = 5.0
-"""Until tasks that found no room are tried again, if nothing has happened before."""
+"""When to retry tasks that a full queue refused, if nothing happens before."""
 MAX_COUNT = 1000
 BREAKERS = "config/circuit-breakers.yaml"
 REFUSED = "logs/shiftwork-refused.jsonl"
 
 
 class PassReport(msgspec.Struct):
-    """What one pass has done."""
+    """The result of one pass."""
 
     tasks: dict[str, int]
     """How many tasks each file holds now."""
     taken: dict[str, int]
-    """What was taken in from the files: submitted, claimed, completed and so on."""
+    """Changes taken from the files: tasks submitted, claimed, completed and so on."""
     strays: int
-    """Tasks in the files that the queue does not know and did not take in."""
+    """Tasks in the files that are not in the queue."""
     refused: int
     broken: list[str]
-    """What cannot be read, and was left untouched."""
+    """Why files could not be read; they are left untouched."""
 
 
 class Bridge:
@@ -73,9 +73,9 @@ class Bridge:
         self._broken: dict[str, str] = {}
 
     async def open(self) -> None:
-        """Make the folder. From now on every claim takes its lock, where scripts claim, too.
+        """Create the folder. With `two_way`, every claim takes its lock from now on.
 
-        Other processes may not know of it for a moment, so nothing is free in the files until they do.
+        Wait until other processes have read the setting before any task is free in the files.
         """
         self._folder.make()
         async with self._folder.locked():
@@ -87,7 +87,7 @@ class Bridge:
             raise ConflictError(
                 f"workspace {self._queue.workspace!r} is bridged with {before}",
                 where="claim_folder",
-                hint="Unset claim_folder when no script claims there any more.",
+                hint="Unset claim_folder once no script claims there.",
             )
         if before is None:
             await self._queue.settings.set("claim_folder", path)
@@ -98,13 +98,13 @@ class Bridge:
         return (await engine.settings_cache.get(engine.store, self._queue.workspace)).settings().claim_folder
 
     async def run(self) -> None:
-        """Pass after pass, whenever the queue or a file has changed. What cannot be done now is done later."""
+        """Run a pass whenever the queue or a file has changed; after an error, try again."""
         while True:
             try:
                 if await self._is_due():
                     await self.run_pass()
             except (ShiftworkError, OSError, UnicodeError) as error:
-                log.warning("the bridge waits: %s", error)
+                log.warning("the bridge will retry: %s", error)
                 self._stamps.clear()
             await asyncio.sleep(EVERY_SEC)
 
@@ -115,8 +115,8 @@ class Bridge:
             return True
         return closed != self._closed or self._stamps != self._stamps_now()
 
-    async def run_until_still(self, *, take_new: bool = False) -> PassReport:
-        """As many passes as it takes until all new tasks are in."""
+    async def run_until_stable(self, *, take_new: bool = False) -> PassReport:
+        """Run passes until all new tasks are submitted."""
         report = await self.run_pass(take_new=take_new)
         while self._more:
             before, report = report.taken, await self.run_pass(take_new=take_new)
@@ -124,11 +124,9 @@ class Bridge:
         return report
 
     async def run_pass(self, *, take_new: bool = False) -> PassReport:
-        """One pass: read what scripts wrote, then write what is so."""
+        """Run one pass: read what scripts wrote, then write the state of the queue."""
         new = take_new or self._two_way
-        rules = stamp(
-            self._folder.path / BREAKERS
-        )  # before it is read: what is written meanwhile is read the next time
+        rules = stamp(self._folder.path / BREAKERS)  # taken before reading, so that a later write is read next time
         if new and rules != self._stamps.get(BREAKERS):
             await self._configure_breakers()
         async with self._folder.locked():
@@ -136,7 +134,7 @@ class Bridge:
             found = places(files)
             fresh = [place for place in found if self._shown.get(place.entry.get("id", "")) != place]
             taken = await self._reader.take_in(fresh, new=new, actions=self._two_way)
-            await in_thread(self._keep, taken.refused)
+            await in_thread(self._log_refused, taken.refused)
             await self._mirror.catch_up()
             await self._write(files, [*taken.strays, *taken.left, *taken.waiting])
             self._stamps, self._more = self._folder.stamps() | {BREAKERS: rules}, bool(taken.left)
@@ -148,7 +146,7 @@ class Bridge:
         return PassReport(counts, dict(taken.done), strays, len(taken.refused), list(self._broken.values()))
 
     async def _read(self) -> dict[str, list[Entry]]:
-        """The files that can be read; the others are logged once, and left as they are."""
+        """Read the files; those that cannot be read are logged once and left untouched."""
         files: dict[str, list[Entry]] = {}
         for queue in QUEUES:
             try:
@@ -165,7 +163,7 @@ class Bridge:
         self._broken[what] = str(error)
 
     async def _configure_breakers(self) -> None:
-        """The folder's rules of breakers, where it has any."""
+        """Apply the folder's breaker configuration, if it has one."""
         file = self._folder.path / BREAKERS
         if stamp(file) is None:
             return
@@ -173,18 +171,18 @@ class Bridge:
             await self._queue.breakers.configure(parse(await asyncio.to_thread(file.read_text, encoding="utf-8")))
         except (InputError, OSError, UnicodeDecodeError) as error:
             what = error.what if isinstance(error, InputError) else error
-            problem = FolderUnavailable(f"{file.name} does not set up breakers: {what}", where=str(file))
+            problem = FolderUnavailable(f"{file.name} is not a breaker configuration: {what}", where=str(file))
             self._report_broken(BREAKERS, problem)
         else:
             self._broken.pop(BREAKERS, None)
 
-    def _keep(self, refused: list[Refused]) -> None:
+    def _log_refused(self, refused: list[Refused]) -> None:
         if refused:
             lines = [json.dumps(line) + "\n" for line in as_lines(refused, self._queue.now())]
             append(self._folder.path / REFUSED, "".join(lines).encode())
 
     async def _write(self, before: dict[str, list[Entry]], strays: list[FileEntry]) -> None:
-        """Each file that says something else, where it can be read at all; last the one that scripts claim from."""
+        """Write each readable file whose content differs; last `pending.json`, from which scripts claim."""
         self._closed = await self._closed_now()
         files = self._mirror.files(ScriptFilter(self._closed, two_way=self._two_way))
         for queue in reversed(QUEUES):
@@ -197,7 +195,7 @@ class Bridge:
         self._shown = {entry["id"]: FileEntry(queue, entry) for queue in QUEUES for entry in files[queue]}
 
     async def _closed_now(self) -> frozenset[str | Key]:
-        """Types that are not handed out now, `*` for all, and keys that rest; only scripts need be kept from them."""
+        """Closed types, `*` for all, and keys in a cooldown. Only scripts need them: claims check the gates."""
         if not self._two_way:
             return frozenset()
         names = {"workspace": self._queue.workspace}
@@ -218,11 +216,11 @@ class Bridge:
 
 
 TRIAL = "trial:"
-"""Before a type of which one task may go, to see whether it fares better."""
+"""Marks a type with a half-open breaker, of which one task at a time is free."""
 
 
 class ScriptFilter:
-    """Says which of the tasks that wait no script may take now: asked in the order in which they are in the file."""
+    """Decides which waiting tasks scripts must not claim now. Call it with the tasks in the order of the file."""
 
     def __init__(self, closed: frozenset[str | Key], *, two_way: bool) -> None:
         self._closed = closed
@@ -246,7 +244,7 @@ class ScriptFilter:
 
     @staticmethod
     def _needs_more(task: Task) -> bool:
-        """A script says neither who it is nor what it can do before it claims."""
+        """Whether a task needs a certain agent or capabilities: a script states neither before it claims."""
         constraints = (task.spec or {}).get("constraints") or {}
         asks = constraints.get("required_capabilities") or constraints.get("model_preferences")
         return task.target_agent_id is not None or bool(asks)

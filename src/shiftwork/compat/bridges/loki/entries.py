@@ -16,7 +16,7 @@ from shiftwork.model.task import Task
 
 
 class ScriptAction(StrEnum):
-    """What a script does to a task by writing files."""
+    """An action that a script takes on a task by writing files."""
 
     CLAIM = "claimed"
     COMPLETE = "completed"
@@ -27,7 +27,7 @@ class ScriptAction(StrEnum):
 
 
 def queue_of(task: Task) -> str:
-    """The file in which a task belongs."""
+    """The file that a task belongs in."""
     return VIEW.status_out(task.status)
 
 
@@ -36,7 +36,7 @@ def name_of(task: Task) -> str:
 
 
 def entry_of(task: Task, *, kept: bool) -> Entry:
-    """A task as its file has it. `status` and `fence` tell what a script has seen that writes something else."""
+    """A task as a file entry. `status` and `fence` record the version that a script saw before it changed the entry."""
     shown = {**VIEW.task_out(msgspec.to_builtins(task)), "fence": task.fence}
     if queue_of(task) == "pending":
         shown["claimedBy"] = KEPT if kept else None
@@ -44,12 +44,12 @@ def entry_of(task: Task, *, kept: bool) -> Entry:
 
 
 def is_ours(entry: Mapping[str, Any]) -> bool:
-    """Whether the queue wrote it, so that it is not a new task when the queue knows it no longer."""
+    """Whether the queue wrote the entry: if so, an unknown task was deleted and is not new."""
     return "fence" in entry
 
 
 def script_action(queue: str, entry: Mapping[str, Any], task: Task) -> ScriptAction | None:
-    """What a script did, as it is in the file of this queue; None where it did nothing, or to an older attempt."""
+    """The action of a script whose entry is in this file; None if it did nothing, or acted on an older attempt."""
     ours = queue_of(task)
     if not _is_of_this_attempt(entry, task):
         return None
@@ -65,7 +65,7 @@ def script_action(queue: str, entry: Mapping[str, Any], task: Task) -> ScriptAct
 
 
 def _in_pending(entry: Mapping[str, Any], task: Task, ours: str) -> ScriptAction | None:
-    """A script claims in place, hands a failure back with one more retry, and revives a dead letter with fewer."""
+    """A script claims in place, returns a failed task with more retries, and revives a dead letter with fewer."""
     more = _retries(entry, task) - task.attempts
     if ours == "dead-letter":
         return ScriptAction.RETRY if more < 0 else None
@@ -75,7 +75,7 @@ def _in_pending(entry: Mapping[str, Any], task: Task, ours: str) -> ScriptAction
 
 
 def has_lost(queue: str, entry: Mapping[str, Any], task: Task) -> str | None:
-    """Who has claimed in a file, and in vain: the task was gone when the queue learned of it."""
+    """The agent of a script that claimed too late, after the task had left the ready state."""
     agent = claimer(entry)
     if agent is None or queue not in {"pending", "in-progress"} or entry.get("status", "pending") != "pending":
         return None
@@ -87,9 +87,9 @@ def has_lost(queue: str, entry: Mapping[str, Any], task: Task) -> str | None:
 
 
 def _is_of_this_attempt(entry: Mapping[str, Any], task: Task) -> bool:
-    """Written when the queue stood where it stands now, or just before the claim that a script has made there.
+    """Whether the entry is from the task's current state, or from just before the script's own claim.
 
-    A script moves a task and leaves its `status`: that is where the queue had it.
+    A script moves a task but leaves its `status`, which records where the queue had it.
     """
     fence, ours = entry.get("fence", 0), queue_of(task)
     was = entry.get("status", ours)
@@ -110,7 +110,7 @@ def _result(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def result_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What a script has submitted, as the queue takes it."""
+    """The result that a script wrote, in the queue's fields."""
     found = VIEW.result_in(_result(entry))
     report = found.get("decision_report")
     return {"data": found.get("data"), "decision_report": report if isinstance(report, Mapping) else None}
@@ -122,7 +122,7 @@ def error_of(entry: Mapping[str, Any]) -> str | None:
 
 
 def new_task(queue: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A task that only the files know, as it is submitted. What completed has had all it waited for."""
+    """The fields to submit an unknown task. A completed task has no open dependencies, so they are dropped."""
     fields = VIEW.record_in(entry)
     if queue == "completed":
         fields.pop("dependencies", None)
@@ -130,7 +130,7 @@ def new_task(queue: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def first_action(queue: str, entry: Mapping[str, Any], task: Task) -> ScriptAction | None:
-    """What had been done to a task before the queue knew it. One that waits for its retry keeps the last claim."""
+    """A script's action before the task was submitted. A task that waits for its retry still names its last claim."""
     if queue == "pending" and entry.get("availableAt") is not None:
         return None
     return script_action(

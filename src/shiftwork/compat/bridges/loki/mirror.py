@@ -17,26 +17,26 @@ from shiftwork.store.store import Tx
 
 PAGE = 1000
 MAX_PAGES = 10
-"""Of events that are read in one go: the folder's lock is held meanwhile."""
+"""The most pages of events read at once, since the folder's lock is held meanwhile."""
 
 
 class Mirror:
-    """The tasks of one workspace that are in the files: at most this many in each, since files are written whole."""
+    """The tasks of one workspace that are in the files: at most `most` per file, since files are written whole."""
 
     def __init__(self, queue: Queue, most: int) -> None:
         self._queue = queue
         self._most = most
         self._tasks: dict[str, Task] = {}
         self._entries: dict[str, tuple[Task, bool, Entry]] = {}
-        """What was made of a task the last time: most stand still, and the lock is held while files are made."""
+        """Each task's last entry, reused if unchanged, since the lock is held while files are built."""
         self._cursor: int | None = None
-        self._more_wait = False
+        self._has_more_waiting = False
         self._untrimmed = False
 
     async def catch_up(self) -> bool:
-        """Read what has happened since the last time, or the first part of it; whether anything has.
+        """Read new events, up to a limit; returns whether there were any.
 
-        Only what was read whole is taken over. The rest is read again the next time, when the store is back.
+        The cursor moves only after a page is applied, so an interrupted page is read again.
         """
         if self._cursor is None:
             newest, self._tasks = (await self._queue.events("now")).next, {}
@@ -60,12 +60,12 @@ class Mirror:
         return changed
 
     async def _load(self, queues: Sequence[str]) -> None:
-        """Twice as many as are shown, so that all tasks need not be looked through whenever one has gone."""
+        """Load twice as many tasks as are shown, so that a removed task does not cause a new search."""
         for queue in queues:
             found = await self._queue.engine.store.read(functools.partial(self._first, queue))
             await self._refresh(found)
             if queue == "pending":
-                self._more_wait = len(found) == 2 * self._most
+                self._has_more_waiting = len(found) == 2 * self._most
 
     async def _first(self, queue: str, tx: Tx) -> list[str]:
         names = {"workspace": self._queue.workspace, "count": 2 * self._most}
@@ -82,11 +82,11 @@ class Mirror:
             part = uuids[start : start + PAGE]
             found = await self._read(part)
             for uuid in part:
-                self._tasks.pop(uuid, None)  # one that is gone, or was archived, is shown no longer
+                self._tasks.pop(uuid, None)  # a deleted or archived task is no longer shown
             self._tasks.update((ids.parse(task.id) or task.id, task) for task in found)
 
     async def _read(self, uuids: Sequence[str]) -> list[Task]:
-        """Tasks but for dead letters that a person has deleted: they are kept, and shown to no one."""
+        """Load tasks, except dead letters that a person deleted: they are stored but hidden."""
         queue = self._queue
 
         async def load(tx: Tx) -> list[Task]:
@@ -99,23 +99,23 @@ class Mirror:
         return await queue.engine.store.read(load)
 
     async def _trim(self) -> None:
-        """Forget what no file has room for; when those that wait have gone, look for others."""
-        if self._more_wait and len(self._of("pending")) < self._most:
+        """Forget tasks beyond the size of a file; load more waiting tasks when few are left."""
+        if self._has_more_waiting and len(self._of("pending")) < self._most:
             await self._load(["pending"])
         for queue in QUEUES:
             for task in self._of(queue)[2 * self._most :]:
                 del self._tasks[ids.parse(task.id) or task.id]
-                self._more_wait = self._more_wait or queue == "pending"
+                self._has_more_waiting = self._has_more_waiting or queue == "pending"
 
     def _of(self, queue: str) -> list[Task]:
-        """In the order in which they are kept: the most urgent of those that wait, the newest of the others."""
+        """The tasks of a file in order of importance: waiting tasks by urgency, the others newest first."""
         tasks = [task for task in self._tasks.values() if queue_of(task) == queue]
         if queue == "pending":
             return sorted(tasks, key=lambda task: (task.priority, task.created_at, task.id))
         return sorted(tasks, key=lambda task: (task.updated_at, task.id), reverse=True)
 
     def files(self, kept: Callable[[Task], bool]) -> dict[str, list[Entry]]:
-        """What each file should hold. Those that wait are in the order in which they are to be taken."""
+        """The expected content of each file. Waiting tasks are in the order in which to claim them."""
         files: dict[str, list[Entry]] = {}
         entries: dict[str, tuple[Task, bool, Entry]] = {}
         for queue in QUEUES:

@@ -1,4 +1,4 @@
-"""Takes in what scripts have written, through the queue's verbs: new tasks, claims, results, failures."""
+"""Applies what scripts wrote through the queue's verbs: new tasks, claims, results, failures."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from shiftwork.store.store import Tx
 
 log = logging.getLogger("shiftwork.compat.bridges.loki")
 MAX_NEW = 200
-"""New tasks taken in while the lock is held once: scripts wait for it ten seconds and no longer."""
+"""The most new tasks per pass: scripts wait for the lock for ten seconds at most."""
 
 ORDER = ("completed", "in-progress", "dead-letter", "cancelled", "pending")
-"""New tasks come after those they depend on."""
+"""The order of files in which dependencies come before their dependents."""
 
 
 class FileEntry(NamedTuple):
@@ -36,28 +36,28 @@ class FileEntry(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """What a script wrote and the queue did not take over."""
+    """An entry that the queue refused, and why."""
 
     place: FileEntry
     why: str
 
 
 class ReadResult(NamedTuple):
-    """What one reading of the files came to."""
+    """The result of one reading of the files."""
 
     done: Counter[str]
     strays: list[FileEntry]
-    """Tasks that the queue does not know and did not take: they stay where they are."""
+    """Unknown tasks that were not submitted; they stay in their files."""
     refused: list[Refused]
-    """What the queue's own truth is written over."""
+    """Entries that will be overwritten with the queue's state."""
     left: list[FileEntry]
-    """New tasks for the next time; strays until then."""
+    """New tasks left for the next pass; strays until then."""
     waiting: list[FileEntry]
-    """New tasks that the queue has no room for now; strays until it has."""
+    """New tasks that a full queue refused; strays until it has room."""
 
 
 def places(files: Mapping[str, Sequence[Entry]]) -> list[FileEntry]:
-    """Every task once. One that is in two files was being moved: where it was moved to counts."""
+    """Every task once. A task in two files was being moved, so the file it was moved to counts."""
     found: dict[str, FileEntry] = {}
     nameless = []
     for queue in QUEUES:
@@ -74,7 +74,7 @@ def _name(entry: Entry) -> str:
 
 
 def _is_name(text: str) -> bool:
-    """Whether a task may be called so: scripts write anything."""
+    """Whether this is a valid id: scripts can write anything."""
     try:
         check.name(text, "id")
     except InputError:
@@ -83,41 +83,41 @@ def _is_name(text: str) -> bool:
 
 
 class Reader:
-    """Reads for one workspace."""
+    """Applies the files to one workspace."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._agents = queue.as_caller("system")  # what is done under a claim is done by its agent
-        self._hopeless: list[FileEntry] = []
+        self._agents = queue.as_caller("system")  # changes under a claim are made as its agent
+        self._unusable: list[FileEntry] = []
         self._reported_full = False
 
     async def take_in(self, found: Sequence[FileEntry], *, new: bool, actions: bool) -> ReadResult:
-        """Submit tasks that only the files know, and do what scripts have done to the others, where asked to."""
+        """Submit tasks that only the files know if `new`, and apply scripts' changes to the others if `actions`."""
         taken = ReadResult(Counter(), [], [], [], [])
         known = await self._known([place.entry["id"] for place in found if "id" in place.entry])
         for place in found:
             task = known.get(_name(place.entry)) if "id" in place.entry else None
             if task is not None:
                 if actions:
-                    await self._learn(place, task, taken)
+                    await self._take_known(place, task, taken)
             elif not entries.is_ours(place.entry):
-                await self._meet(place, taken, new=new)
+                await self._take_new(place, taken, new=new)
         self._reported_full = bool(taken.waiting)
         return taken
 
-    async def _meet(self, place: FileEntry, taken: ReadResult, *, new: bool) -> None:
+    async def _take_new(self, place: FileEntry, taken: ReadResult, *, new: bool) -> None:
         """A task that only the files know."""
-        if not new or place in self._hopeless:
+        if not new or place in self._unusable:
             taken.strays.append(place)
         elif taken.waiting:
-            taken.waiting.append(place)  # behind the one that was refused, on which it may depend
+            taken.waiting.append(place)  # it may depend on the one that was refused
         elif taken.done["submitted"] + taken.done["duplicates"] >= MAX_NEW:
             taken.left.append(place)
         else:
             await self._submit(place, taken)
 
     async def _known(self, names: Sequence[str]) -> dict[str, Task]:
-        """By the name in the file."""
+        """The known tasks, by their names in the files."""
         own = [(name,) for name in sorted({name for name in names if ids.parse(name) is None and _is_name(name)})]
         queue = self._queue
 
@@ -135,12 +135,12 @@ class Reader:
         except QueueFull as error:
             taken.waiting.append(place)
             if not self._reported_full:
-                self._emit(place, "and what follows waits in the file for room", error)
+                self._warn(place, "and the tasks after it stay in the file until the queue has room", error)
             return
         except (InputError, ConflictError) as error:
             taken.strays.append(place)
-            self._hopeless.append(place)
-            self._emit(place, "stays in the file, not submitted", error)
+            self._unusable.append(place)
+            self._warn(place, "stays in the file, not submitted", error)
             return
         if answer.duplicate:
             log.info("%s in %s.json is a duplicate of %s", place.entry.get("id"), place.queue, answer.id)
@@ -150,7 +150,7 @@ class Reader:
         task = await self._queue.get(answer.id)
         await self._carry_out(entries.first_action(place.queue, place.entry, task), place, task, taken)
 
-    async def _learn(self, place: FileEntry, task: Task, taken: ReadResult) -> None:
+    async def _take_known(self, place: FileEntry, task: Task, taken: ReadResult) -> None:
         if loser := entries.has_lost(place.queue, place.entry, task):
             error = WrongState(f"{loser} claimed it too late: it is {task.status}", task_id=task.id)
             self._refuse(place, taken, error)
@@ -174,14 +174,14 @@ class Reader:
         if action is ScriptAction.RETRY:
             await self._queue.dead_letters.review(task.id, "retry", note="moved back to pending.json")
             return
-        token = await self._hold(entry, task)
+        token = await self._token(entry, task)
         if action is ScriptAction.COMPLETE:
             await self._agents.complete(token, **entries.result_of(entry))
         elif action in {ScriptAction.FAIL, ScriptAction.BURY}:
             await self._agents.fail(token, error=entries.error_of(entry), retry=action is ScriptAction.FAIL)
 
-    async def _hold(self, entry: Entry, task: Task) -> str:
-        """The token of the claim that a script has made, which the queue may not know yet."""
+    async def _token(self, entry: Entry, task: Task) -> str:
+        """The token of a script's claim; attaches the claim if the queue does not know it yet."""
         if task.status in CLAIMED_STATES:
             return ids.token(task.id, task.fence)
         agent = claimer(entry) or SCRIPT_AGENT
@@ -191,17 +191,17 @@ class Reader:
             "loki bridge", engine.store.run(lambda tx: attach(tx, engine, caller, self._queue.workspace, agent, claims))
         )
         if task.id not in held:
-            raise WrongState(f"task {task.id} is not free, it is {task.status}", task_id=task.id, status=task.status)
+            raise WrongState(f"task {task.id} is not ready but {task.status}", task_id=task.id, status=task.status)
         return ids.token(task.id, held[task.id])
 
     def _refuse(self, place: FileEntry, taken: ReadResult, error: ShiftworkError) -> None:
         taken.refused.append(Refused(place, str(error)))
-        self._emit(place, "was not taken over", error)
+        self._warn(place, "was refused", error)
 
-    def _emit(self, place: FileEntry, what: str, error: ShiftworkError) -> None:
+    def _warn(self, place: FileEntry, what: str, error: ShiftworkError) -> None:
         log.warning("%s in %s.json %s: %s", place.entry.get("id", "a task"), place.queue, what, error)
 
 
 def as_lines(refused: Sequence[Refused], now: float) -> list[dict[str, Any]]:
-    """For the folder's own record: nothing that a script has written is lost."""
+    """Lines for the log of refused entries, so that nothing a script wrote is lost."""
     return [{"at": now, "file": f"{r.place.queue}.json", "why": r.why, "task": r.place.entry} for r in refused]

@@ -1,4 +1,4 @@
-"""Review decisions about dead letters, as `logs/decisions/dlq-review-{date}.md`: a file a day that is added to."""
+"""Writes review decisions about dead letters to `logs/decisions/dlq-review-{date}.md`, one file per day."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from shiftwork.store.store import Row
 
 PAGE = 1000
 LOOK_BACK = 100
-"""Decisions that were made at the same time may become visible in another order than they are numbered."""
+"""How many earlier decisions to read again: concurrent ones can become visible out of order."""
 
 
 class Reviews:
-    """Writes down each decision once: the number of each is behind it, in a comment."""
+    """Writes each decision once, marked with its number in a comment."""
 
     def __init__(self, queue: Queue, folder: Path) -> None:
         self._queue = queue
@@ -26,12 +26,12 @@ class Reviews:
         self._last = 0
 
     async def write(self) -> int:
-        """Add what has been decided since; how many decisions."""
+        """Append new decisions; returns how many."""
         added = 0
         after = max(0, self._last - LOOK_BACK)
         while rows := await self._after(after):
             added += await asyncio.to_thread(self._add, rows)
-            after = self._last = int(rows[-1]["seq"])  # only now: what could not be written is written the next time
+            after = self._last = int(rows[-1]["seq"])  # only after writing, so that a failed write is repeated
         return added
 
     async def _after(self, after: int) -> list[Row]:
@@ -72,5 +72,5 @@ def _when(row: Row) -> datetime:
 
 
 def _one_line(text: str) -> str:
-    """What an agent or a person wrote must not become another line, nor a mark, of the record."""
+    """Agents and people must not be able to add a line or a mark to the record."""
     return printable(" ".join(text.split())).replace("<!--", "< !--").rstrip(".")

@@ -18,7 +18,7 @@ from shiftwork.store.store import Row, Tx
 
 T = TypeVar("T")
 Client = Any
-"""Of redis-py, whose own types leave open whether each answer is text; ours are."""
+"""A client of redis-py, whose types do not say that our replies are text."""
 
 Role = Literal["orchestrator", "worker"]
 Entry = tuple[str, dict[str, str]]
@@ -26,13 +26,13 @@ Entry = tuple[str, dict[str, str]]
 
 PAGE = 1000
 ANSWER_SEC = 5
-"""Longer than any read waits for entries; who has not answered by then was cut off."""
+"""A timeout longer than any blocking read: without a reply by then, the connection is dead."""
 
 
 def connect(url: str) -> Client:
-    """A connection that reads any bytes as text; nothing is sent yet."""
+    """A client that decodes all bytes as text; it connects on first use."""
     try:
-        from redis.asyncio import Redis  # noqa: PLC0415  # an extra that most do without
+        from redis.asyncio import Redis  # noqa: PLC0415  # an optional extra
     except ImportError as error:
         raise InputError(
             f"the bridge needs {error.name}, which is not installed", hint="pip install 'shiftwork[redis]'"
@@ -62,29 +62,29 @@ class BridgeContext:
         self.streams = Streams.under(prefix)
         self.role: Role = role
         self.us = f"shiftwork:{role}:{bridge.name}"
-        """The consumer all bridges of this name are: what one has taken, the next goes on with."""
+        """The consumer name of all bridges of this name: one continues with the entries of another."""
         self._caller = Caller(f"bridge:{bridge.name}", workspace=bridge.workspace)
 
     async def run(self, verb: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """One verb for this bridge, in one transaction."""
+        """Run a verb for this bridge in one transaction."""
         engine = self.queue.engine
         return await crash_points.named(
             "redis bridge", engine.store.run(lambda tx: verb(tx, engine, self._caller, self.bridge, *args))
         )
 
     async def rows(self, statement: str, **parameters: Any) -> Sequence[Row]:
-        """What the store knows of this bridge."""
+        """Read rows of this bridge from the store."""
         names = {"workspace": self.bridge.workspace, **parameters}
         return await self.queue.engine.store.read(lambda tx: tx.all(statement, **names))
 
     async def execute(self, statement: str, **parameters: Any) -> None:
-        """One statement in a transaction of its own."""
+        """Run one statement in its own transaction."""
         await crash_points.named(
             "redis bridge", self.queue.engine.store.run(functools.partial(_record, statement, parameters))
         )
 
     async def touch_bridge(self) -> None:
-        """Note that this bridge is there."""
+        """Record that this bridge is alive."""
         names = {"workspace": self.bridge.workspace, "name": self.bridge.name}
         await self.execute("touch_bridge", **names, role=self.role, now=self.queue.now())
 
@@ -92,7 +92,7 @@ class BridgeContext:
         return await self.redis.eval(script, len(keys), *keys, *args)
 
     async def make_groups(self, *pairs: tuple[str, str]) -> None:
-        """The streams and their groups, also after Redis has lost them."""
+        """Create the streams and their groups, also after Redis has lost them."""
         from redis.exceptions import ResponseError  # noqa: PLC0415  # see connect
 
         for stream, group in pairs or self.own_groups:
@@ -110,7 +110,7 @@ class BridgeContext:
     async def read(
         self, streams: Mapping[str, str], group: str, *, count: int = PAGE, wait_ms: int | None = None
     ) -> dict[str, list[Entry]]:
-        """New entries (`>`), or those we have and have not acknowledged (`0`), by stream."""
+        """Read new entries (`>`), or our unacknowledged ones (`0`), by stream."""
         answer = await self.redis.xreadgroup(group, self.us, dict(streams), count=count, block=wait_ms)
         found: dict[str, list[Entry]] = {}
         for stream, entries in answer.items() if isinstance(answer, dict) else answer or ():
@@ -119,7 +119,7 @@ class BridgeContext:
         return found
 
     async def stream_state(self) -> StreamState:
-        """What is pending with whom, all of it; and the last entry that was given out."""
+        """All pending entries with their consumers, and the last delivered entry."""
         pending: dict[str, str] = {}
         first = "-"
         while True:
@@ -138,7 +138,7 @@ class BridgeContext:
 
 
 def _agent(consumer: str) -> str:
-    """The name of a consumer, as far as a database can hold it."""
+    """The consumer's name, without characters that a database cannot store."""
     return consumer.replace("\0", "\ufffd")[:MAX_NAME]
 
 

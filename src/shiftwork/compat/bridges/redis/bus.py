@@ -1,4 +1,4 @@
-"""The queue's events in `stream:events`, each once and in order: its number in the log is its message id."""
+"""Publishes the queue's events in `stream:events`, each once and in order; message ids are event numbers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from shiftwork.compat.bridges.redis.stream_state import parse
 from shiftwork.model.history import Event
 
 QUIET = frozenset({"task.heartbeat", "task.progress"})
-"""What comes so often that it would drown the rest; it is in the log."""
+"""Events too frequent to publish; they are only in the log."""
 
 BATCH = 500
 
 
 async def publish_events(context: BridgeContext, keep: int) -> int:
-    """Add what has happened since the last event that is there; how many."""
+    """Publish events after the last one in the stream; returns how many."""
     saved = await _saved(context)
     after = await _last(context, saved)
     news = await context.queue.events(after, limit=BATCH)
@@ -34,7 +34,7 @@ async def _saved(context: BridgeContext) -> int | None:
 
 
 async def _last(context: BridgeContext, saved: int | None) -> int:
-    """Where to continue: what the stream says, or the store where Redis has lost it; at first with what comes now."""
+    """Where to continue: the stream's last id, or the store's if Redis lost it; a new bridge starts with new events."""
     known = 0
     if await context.redis.exists(context.streams.events):
         known = parse((await context.redis.xinfo_stream(context.streams.events))["last-generated-id"])[0]
@@ -44,7 +44,7 @@ async def _last(context: BridgeContext, saved: int | None) -> int:
 
 
 async def _add(context: BridgeContext, events: list[Event], keep: int) -> None:
-    """One that is there already, because another bridge was faster, is refused by its id."""
+    """Redis refuses, by its id, an event that another bridge has already added."""
     async with context.redis.pipeline(transaction=False) as pipe:
         for event in events:
             pipe.xadd(context.streams.events, _fields(event), id=f"{event.seq}-0", maxlen=keep, approximate=True)

@@ -1,4 +1,4 @@
-"""Dead letters in `stream:dlq`: each is there while it waits for a person, and stays when it was abandoned."""
+"""Mirrors dead letters in `stream:dlq`: each stays there while it waits for a person, or if it was abandoned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ return id
 
 
 async def write(context: BridgeContext) -> int:
-    """Add those that are not there; how many."""
+    """Add missing dead letters; returns how many."""
     written = []
     for row in await context.rows("letters_to_write", count=PAGE):
         shown, body = ids.show_task(row["task_id"]), msgspec.json.decode(row["body"])
@@ -36,7 +36,7 @@ async def write(context: BridgeContext) -> int:
 
 
 async def remove(context: BridgeContext) -> int:
-    """Remove those that were decided about, unless they were abandoned; how many."""
+    """Remove reviewed dead letters, unless they were abandoned; returns how many."""
     rows = await context.rows("letters_to_remove", bridge=context.bridge.name, count=PAGE)
     if not rows:
         return 0
@@ -50,7 +50,7 @@ async def remove(context: BridgeContext) -> int:
 
 
 async def find_lost(context: BridgeContext) -> int:
-    """Forget the entries that Redis has lost: they are written again. How many."""
+    """Forget entries that Redis has lost, so that they are written again; returns how many."""
     rows = await context.rows("letters_written", bridge=context.bridge.name)
     async with context.redis.pipeline(transaction=False) as pipe:
         for row in rows:

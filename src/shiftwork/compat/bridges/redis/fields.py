@@ -1,4 +1,4 @@
-"""The streams' names, and the fields of their entries in both directions."""
+"""The names of the streams, and the conversion of their entries in both directions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import msgspec
 VERSION = "1.2.1"
 GROUP = "cg:workers"
 READERS = "cg:orchestrator"
-"""The group by which bridges of one queue share what workers say."""
+"""The group in which bridges of one queue share the results of workers."""
 
 TASK = ("task_id", "tool_name", "payload", "idempotency_key", "retry_count", "type", "trace")
 RESULT = ("task_id", "status", "result", "error", "retryable", "worker")
 LETTER = ("task_id", "tool_name", "payload", "error", "retry_count", "failed_at")
 MARK = "written_by"
-"""Marks the dead letters that the queue writes; those of workers are reports to it."""
+"""Marks dead letters written by the queue; those of workers are reports to it."""
 
 MAX_DIGITS = 18
-"""Of a number in an entry: far more than anyone counts to, and far from what Python refuses to read."""
+"""The most digits of a number in an entry: ample for a counter, and well below Python's own limit."""
 
 SUCCEEDED, FAILED = "succeeded", "failed"
 Fields = Mapping[str, str]
@@ -34,7 +34,7 @@ class Streams(NamedTuple):
     dlq: str
     events: str
     published: str
-    """Which offers have an entry, and which: so that none is ever written twice."""
+    """A hash from offers to entry ids, so that no offer is written twice."""
 
     @classmethod
     def under(cls, prefix: str) -> Streams:
@@ -43,11 +43,11 @@ class Streams(NamedTuple):
 
 
 class Malformed(Exception):
-    """An entry that cannot be understood, and why."""
+    """An entry is invalid; the message says why."""
 
 
 class Result(NamedTuple):
-    """What a worker says about a task."""
+    """A worker's result for a task."""
 
     task_id: str
     worker: str | None
@@ -58,7 +58,7 @@ class Result(NamedTuple):
 
 
 class Order(NamedTuple):
-    """A task that an orchestrator wants done."""
+    """A task from an orchestrator."""
 
     task_id: str
     tool_name: str | None
@@ -70,7 +70,7 @@ class Order(NamedTuple):
 
 
 def task_out(order: Order) -> dict[str, str]:
-    """In the order of the protocol's list; what is not known is empty."""
+    """The fields in the order of the protocol; unknown ones are empty."""
     return {
         "task_id": order.task_id,
         "tool_name": order.tool_name or "",
@@ -87,10 +87,10 @@ def task_in(fields: Fields) -> Order:
     if not isinstance(payload, dict):
         raise Malformed("payload: expected a JSON object")
     return Order(
-        _must(fields, "task_id"),
+        _required(fields, "task_id"),
         fields.get("tool_name") or None,
         payload,
-        _must(fields, "idempotency_key"),
+        _required(fields, "idempotency_key"),
         _count(fields.get("retry_count") or "0"),
         fields.get("type") or "tool",
         fields.get("trace") or None,
@@ -107,11 +107,11 @@ def result_out(result: Result) -> dict[str, str]:
 
 
 def result_in(fields: Fields) -> Result:
-    status = _must(fields, "status")
+    status = _required(fields, "status")
     if status not in {SUCCEEDED, FAILED}:
         raise Malformed(f"status: expected {SUCCEEDED} or {FAILED}, got {status!r}")
     data = _read(fields["result"], "result") if fields.get("result") else None
-    task_id, worker = _must(fields, "task_id"), fields.get("worker") or None
+    task_id, worker = _required(fields, "task_id"), fields.get("worker") or None
     retry = (fields.get("retryable") or "true").lower() not in {"false", "0", "no"}
     return Result(task_id, worker, status == SUCCEEDED, data, fields.get("error") or None, retry)
 
@@ -129,25 +129,25 @@ def letter_out(task_id: str, body: Mapping[str, Any], error: str | None, retries
 
 
 def marked(letter: Fields) -> dict[str, str]:
-    """A dead letter that the queue wrote, and not a worker."""
+    """Mark a dead letter as written by the queue."""
     return {**letter, MARK: "queue"}
 
 
 def refused_out(fields: Fields, stream: str, why: str, at: float) -> dict[str, str]:
-    """An entry that cannot be understood, as a dead letter: whole, with the reason."""
+    """An invalid entry as a dead letter: all its fields, and the reason."""
     body = {"tool_name": fields.get("tool_name"), "payload": {"stream": stream, "entry": dict(fields)}}
     return letter_out(fields.get("task_id", ""), body, f"malformed entry of {stream}: {why}", 0, at)
 
 
 def letter_in(fields: Fields) -> Result | None:
-    """A worker's report of a failure that must not be retried; None where the queue wrote it."""
+    """A worker's report of a failure that must not be retried; None if the queue wrote the entry."""
     if MARK in fields:
         return None
-    error = fields.get("error") or "sent to the dead letters by its worker"
-    return Result(_must(fields, "task_id"), fields.get("worker") or None, succeeded=False, error=error, retry=False)
+    error = fields.get("error") or "dead-lettered by its worker"
+    return Result(_required(fields, "task_id"), fields.get("worker") or None, succeeded=False, error=error, retry=False)
 
 
-def _must(fields: Fields, name: str) -> str:
+def _required(fields: Fields, name: str) -> str:
     if not fields.get(name):
         raise Malformed(f"{name} is missing")
     return fields[name]

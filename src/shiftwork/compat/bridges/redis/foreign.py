@@ -1,6 +1,6 @@
-"""Our workers for a foreign orchestrator: its entries become tasks here, and what they come to is answered there.
+"""Our workers for a foreign orchestrator: its entries become tasks here, and their results are sent back.
 
-The orchestrator decides about retries: a task from its stream is tried once, and fails there as it failed here.
+The orchestrator decides about retries: a task from its stream is tried once, and its failure is reported back.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ from shiftwork.store.store import Row
 log = logging.getLogger("shiftwork.compat.bridges")
 PAGE = 100
 TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-"""A trace that we can go on with; orchestrators may have others."""
+"""A valid W3C traceparent; other forms are ignored."""
 
 
 class ForeignGroup:
-    """One consumer of a foreign group, behind which all workers of this queue stand."""
+    """One consumer of a foreign group, which stands for all workers of this queue."""
 
     def __init__(self, context: BridgeContext, *, ahead: int = 100, max_retries: int = 3) -> None:
         self.context = context
         self._ahead = ahead
         self._max_retries = max_retries
         self._full = False
-        """Whether entries of ours wait for room in the queue: no others are read meanwhile, which others could do."""
+        """Whether the queue is full: no more entries are read, so that other consumers can take them."""
         self._queue = context.queue.in_workspace(context.bridge.workspace).as_caller(f"bridge:{context.bridge.name}")
 
     async def run_once(self, *, thorough: bool = True, wait_ms: int | None = None) -> int:
-        """One look at both sides; how much was done. A thorough one goes on with what was begun before."""
+        """Run one pass over both sides; returns the number of changes. A thorough one also resumes pending entries."""
         context, done = self.context, 0
         if thorough:
             await context.touch_bridge()
             await context.make_groups((context.streams.task, GROUP))
             await self._keep()
-            done += await self._go_on()
+            done += await self._resume()
         room = self._ahead - len(await context.rows("list_taken_in", bridge=context.bridge.name))
         if room > 0 and not self._full:
             done += await self._take_in_all(await self._entries(">", min(room, PAGE), wait_ms))
         elif wait_ms:
-            await asyncio.sleep(wait_ms / 1000)  # as long as it would have waited for entries
+            await asyncio.sleep(wait_ms / 1000)  # the time that a read would have waited
         return done + await self._answer()
 
     async def _entries(self, start: str, count: int = PAGE, wait_ms: int | None = None) -> list[Entry]:
@@ -70,7 +70,7 @@ class ForeignGroup:
         return found.get(self.context.streams.task, [])
 
     async def _keep(self) -> None:
-        """What is worked on here is not idle there."""
+        """Reset the idle time of entries whose tasks are still open here."""
         rows = await self.context.rows("list_taken_in", bridge=self.context.bridge.name)
         mine = {row["message_id"] for row in await self._pending()} & {row["message_id"] for row in rows}
         if mine:
@@ -84,8 +84,8 @@ class ForeignGroup:
         )
         return found
 
-    async def _go_on(self) -> int:
-        """Take in what was read before, and is not a task yet."""
+    async def _resume(self) -> int:
+        """Submit entries that were read before and are not tasks yet."""
         self._full, start, done = False, "0", 0
         while not self._full and (entries := await self._entries(start)):
             done += await self._take_in_all(entries)
@@ -93,20 +93,20 @@ class ForeignGroup:
         return done
 
     async def _take_in_all(self, entries: Sequence[Entry]) -> int:
-        """What the queue does not take now stays pending with us, and is tried again by the next thorough look."""
+        """Entries that the queue refuses for now stay pending, and the next thorough pass tries them again."""
         done = 0
         for entry in entries:
             try:
                 done += await self._take_in(entry)
             except ConflictError as error:
-                log.warning("entry %s waits: %s", entry[0], error)
+                log.warning("entry %s will be retried: %s", entry[0], error)
                 if isinstance(error, QueueFull):
                     self._full = True
                     break
         return done
 
     async def _take_in(self, entry: Entry) -> int:
-        """Make a task of an entry; what cannot be one goes to the dead letters."""
+        """Submit an entry as a task; an invalid one becomes a dead letter."""
         context, (message_id, fields) = self.context, entry
         known = {row["message_id"] for row in await context.rows("list_taken_in", bridge=context.bridge.name)}
         if message_id in known or not fields:
@@ -125,7 +125,7 @@ class ForeignGroup:
         return 1
 
     async def _submit(self, order: Order) -> str:
-        """The same key is the same task: one that failed before is tried again, one that is done is not."""
+        """Submit a task. The same key is the same task: a failed one is retried, a completed one is not."""
         try:
             made: Submitted = await self._queue.submit(
                 type=order.type,
@@ -136,7 +136,7 @@ class ForeignGroup:
                 created_by=f"bridge:{self.context.bridge.name}",
                 traceparent=order.trace if order.trace and TRACEPARENT.fullmatch(order.trace) else None,
             )
-        except DuplicateTask as error:  # as the settings say; here it is not a mistake of the sender
+        except DuplicateTask as error:  # the settings refuse duplicates, but here one is no error
             made = await self._known(error.facts["task_id"])
         if made.duplicate and made.status in SETTLED:
             await self._queue.dead_letters.review(made.id, "retry", note=f"sent again, retry_count {order.retry_count}")
@@ -146,7 +146,7 @@ class ForeignGroup:
         try:
             return Submitted(task_id, (await self._queue.get(task_id)).status, duplicate=True)
         except NotFound:
-            return Submitted(task_id, State.COMPLETED, duplicate=True)  # ended, and gone since
+            return Submitted(task_id, State.COMPLETED, duplicate=True)  # ended and purged since
 
     async def _answer(self) -> int:
         rows = await self.context.rows("answerable", bridge=self.context.bridge.name, count=PAGE)
@@ -160,12 +160,12 @@ class ForeignGroup:
         parts = [part for field in fields.items() for part in field]
         keys = [context.streams.task, stream]
         if not await context.call(scripts.ANSWER, keys, GROUP, row["message_id"], context.us, *parts):
-            log.info("entry %s is no longer ours: its answer is dropped", row["message_id"])
+            log.info("entry %s belongs to another consumer now: dropping its result", row["message_id"])
         names = {"workspace": context.bridge.workspace, "bridge": context.bridge.name}
         await context.execute("forget_taken_in", **names, items=[(row["message_id"],)])
 
     async def _reply(self, order: Order, task_id: str) -> tuple[str, dict[str, str]]:
-        """Which stream the answer goes to, and what it says."""
+        """The stream and the fields of the answer."""
         streams, us = self.context.streams, self.context.us
         try:
             task = await self._queue.get(task_id)
@@ -183,5 +183,5 @@ class ForeignGroup:
         return streams.result, result_out(Result(order.task_id, us, succeeded=False, error=error, retry=again))
 
     def _is_final(self, task: Task) -> bool:
-        """Whether trying again could not help: the input itself is wrong."""
+        """Whether a retry is useless because the input is invalid."""
         return task.failure_reason == "invalid_input"

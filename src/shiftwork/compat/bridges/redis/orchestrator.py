@@ -1,7 +1,7 @@
-"""This queue as the orchestrator of foreign workers: polls both sides and repairs what it finds.
+"""This queue as the orchestrator of foreign workers: polls both sides and repairs differences.
 
-The store is the truth. A look that is cut short, by a crash or because Redis is away, leaves nothing that the next one
-does not find: offers without an entry, entries without an offer, words that were read and not acknowledged.
+The store is the source of truth. A pass interrupted by a crash or an outage of Redis is repaired by the next one, which
+finds offers without an entry, entries without an offer, and results that were read but not acknowledged.
 """
 
 from __future__ import annotations
@@ -11,46 +11,46 @@ from typing import NamedTuple
 from shiftwork.compat.bridges.redis import bus, dead_letters, publishing, reclaiming, redis_results
 from shiftwork.compat.bridges.redis.bridge_context import PAGE, BridgeContext
 from shiftwork.compat.bridges.redis.fields import GROUP
-from shiftwork.compat.bridges.redis.reclaiming import Way
+from shiftwork.compat.bridges.redis.reclaiming import ReclaimCommand
 from shiftwork.compat.bridges.redis.stream_state import Findings, Rules, StreamState, assess
 from shiftwork.compat.external.model import Offer, StreamDelivery
 from shiftwork.compat.external.published import deliver, give_up, reclaim
 from shiftwork.limits import gates
 
 VISIBILITY_TIMEOUT_S = 300.0
-"""Where the settings say nothing of silence."""
+"""The default if the settings have no heartbeat timeout."""
 
 KEPT_SEC = 86_400.0
-"""How long an entry that was heard is remembered, in case that Redis forgets that it was acknowledged."""
+"""How long a handled entry is remembered, in case Redis loses its acknowledgement."""
 
 
 class Options(NamedTuple):
     ahead: int = 100
-    """Entries that may stand in the stream unread. What is more waits here, where it keeps its order."""
-    reclaim: Way | None = None
-    """None: as the server can."""
+    """The most unread entries in the stream. Other tasks wait in the queue, in their order."""
+    reclaim: ReclaimCommand | None = None
+    """None: detect what the server supports."""
     events: bool = False
     keep: int = 10_000
-    """Results and events that stay in their streams to be looked at."""
+    """How many results and events to keep in their streams."""
 
 
 class Orchestrator:
-    """Keeps the streams and the queue the same."""
+    """Keeps the streams and the queue consistent."""
 
-    def __init__(self, context: BridgeContext, options: Options = Options()) -> None:  # noqa: B008  # it cannot be changed
+    def __init__(self, context: BridgeContext, options: Options = Options()) -> None:  # noqa: B008  # immutable
         self.context = context
         self._options = options
-        self._way = options.reclaim
+        self._reclaim_command = options.reclaim
 
     async def run_once(self, *, thorough: bool = True, wait_ms: int | None = None) -> int:
-        """One look; how much was done. A thorough one also finds what was lost, and what takes too long."""
+        """Run one pass; returns the number of changes. A thorough one also finds lost and overdue entries."""
         context = self.context
         if thorough:
             await self._prepare()
-        words = await redis_results.read_words(context, again=True) if thorough else []
-        words += await redis_results.read_words(context, wait_ms=wait_ms)
-        if words or thorough:
-            await publishing.write(context)  # what a bridge left half done may be answered already
+        entries = await redis_results.read_entries(context, again=True) if thorough else []
+        entries += await redis_results.read_entries(context, wait_ms=wait_ms)
+        if entries or thorough:
+            await publishing.write(context)  # an offer that a bridge left unfinished may have a result already
         stream_state = await context.stream_state()
         found = await self._assess(stream_state)
         done = len(found.taken)
@@ -59,12 +59,12 @@ class Orchestrator:
         if thorough and await self._recover():
             stream_state = await context.stream_state()
             done += await reclaiming.refuse_strays(context, stream_state)
-        if words:
-            done += await redis_results.handle_results(context, words, stream_state)
-        if words or found.taken or thorough:
+        if entries:
+            done += await redis_results.handle_results(context, entries, stream_state)
+        if entries or found.taken or thorough:
             found = await self._assess(stream_state)
         if found.recovered or found.unanswered:
-            done += await self._hear_the_rest()
+            done += await self._handle_late_results()
             found = await self._assess(stream_state)
         done += await self._resolve(found, thorough=thorough)
         if thorough:
@@ -76,9 +76,9 @@ class Orchestrator:
         return done
 
     async def withdraw(self) -> int:
-        """Take back every entry that no one was given; how many."""
+        """Withdraw every undelivered entry; returns how many."""
         found = await self._assess(await self.context.stream_state())
-        return await publishing.take_away(self.context, [*found.waiting, *found.unwanted])
+        return await publishing.withdraw_unread(self.context, [*found.waiting, *found.unwanted])
 
     async def visibility_sec(self) -> float:
         engine = self.context.queue.engine
@@ -93,25 +93,25 @@ class Orchestrator:
         await context.execute("forget_heard", before=context.queue.now() - KEPT_SEC)
 
     async def _recover(self) -> int:
-        """After the look, which knows whose they were."""
-        self._way = self._way or await reclaiming.way_of(self.context)
-        return await reclaiming.recover(self.context, self._way, await self.visibility_sec())
+        """Reclaim idle entries; after the pass, which has recorded their consumers."""
+        self._reclaim_command = self._reclaim_command or await reclaiming.supported_command(self.context)
+        return await reclaiming.recover(self.context, self._reclaim_command, await self.visibility_sec())
 
-    async def _hear_the_rest(self) -> int:
-        """What was said since the words of this look were read; how many had an effect.
+    async def _handle_late_results(self) -> int:
+        """Handle results that arrived since this pass began; returns how many had an effect.
 
-        Anyone who is seen to have acknowledged has answered before that. So the answer is found now, and only what has
-        none then may be ended by the same sight.
+        A worker answers before it acknowledges. So the results of all entries seen as acknowledged are found now, and
+        only entries still without one can be ended.
         """
         context, done = self.context, 0
         while True:
-            new = await redis_results.read_words(context)
-            words = await redis_results.read_words(context, again=True)  # these, and what another bridge has just read
-            if words:
+            new = await redis_results.read_entries(context)
+            entries = await redis_results.read_entries(context, again=True)  # also what another bridge just read
+            if entries:
                 await publishing.write(context)
-                # Looked at after they were read: they may be about entries that no one had before.
-                done += await redis_results.handle_results(context, words, await context.stream_state())
-            if len(new) < PAGE and len(words) < PAGE:
+                # Read the state after the results: they can be about entries that were delivered since.
+                done += await redis_results.handle_results(context, entries, await context.stream_state())
+            if len(new) < PAGE and len(entries) < PAGE:
                 return done
 
     async def _assess(self, stream_state: StreamState) -> Findings:
@@ -139,16 +139,16 @@ class Orchestrator:
             await self._end_unanswered(found.unanswered)
         if found.stale:
             await context.execute("end_published", items=sorted(found.stale))
-        await publishing.take_away(context, found.unwanted)
+        await publishing.withdraw_unread(context, found.unwanted)
         if thorough:
-            await publishing.find_lost(context, found.waiting)
+            await publishing.reoffer_lost(context, found.waiting)
         ended = await context.rows("ended_published", bridge=context.bridge.name)
         offers = [(Offer(row["task_id"], row["number"]), row["message_id"]) for row in ended]
         await publishing.remove(context, offers)
         return len(found.recovered) + len(found.unanswered) + len(found.stale)
 
     async def _end_unanswered(self, unanswered: list[StreamDelivery]) -> None:
-        """An acknowledgement without a result is a failure; an entry that Redis has lost costs nothing."""
+        """Fail entries acknowledged without a result; release, without cost, those that Redis has lost."""
         acknowledged: list[StreamDelivery] = []
         lost: list[StreamDelivery] = []
         for each in unanswered:

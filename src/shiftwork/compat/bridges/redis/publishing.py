@@ -1,4 +1,4 @@
-"""Offering work in `stream:task`, and removing what is no longer on offer."""
+"""Offers work in `stream:task`, and removes entries that are no longer on offer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from shiftwork.store.store import Row
 
 
 async def offer(context: BridgeContext, ahead: int) -> int:
-    """Offer more work while fewer than `ahead` entries are unread; how many entries were written."""
+    """Offer more work while fewer than `ahead` entries are unread; returns how many entries were written."""
     if await context.rows("anything_ready"):
         await context.run(publish, ahead)
     return await write(context)
 
 
 async def write(context: BridgeContext) -> int:
-    """Write the entries of offers that have none, also those that another bridge left behind."""
+    """Write the entries of offers without one, including those that another bridge left unfinished."""
     placed = []
     for row in await context.rows("unwritten", bridge=context.bridge.name):
         keys = [context.streams.task, context.streams.published]
@@ -62,7 +62,7 @@ async def is_known(context: BridgeContext, offer_: Offer, message_id: str) -> bo
 
 
 async def remove(context: BridgeContext, ended: Sequence[tuple[Offer, str | None]]) -> None:
-    """Take what has ended out of the stream, and out of everyone's hands."""
+    """Acknowledge and delete the entries of ended offers."""
     if not ended:
         return
     async with context.redis.pipeline(transaction=True) as pipe:
@@ -75,8 +75,8 @@ async def remove(context: BridgeContext, ended: Sequence[tuple[Offer, str | None
     await context.execute("forget_published", items=sorted(offer_ for offer_, _ in ended))
 
 
-async def take_away(context: BridgeContext, unwanted: Sequence[tuple[Offer, str]]) -> int:
-    """Withdraw what no one was given yet; how many."""
+async def withdraw_unread(context: BridgeContext, unwanted: Sequence[tuple[Offer, str]]) -> int:
+    """Withdraw entries not delivered yet; returns how many."""
     keys = [context.streams.task, context.streams.published]
     gone = [
         offer_
@@ -88,10 +88,10 @@ async def take_away(context: BridgeContext, unwanted: Sequence[tuple[Offer, str]
     return len(gone)
 
 
-async def find_lost(context: BridgeContext, waiting: Sequence[tuple[Offer, str]]) -> int:
-    """Offer again what Redis has lost; how many."""
+async def reoffer_lost(context: BridgeContext, waiting: Sequence[tuple[Offer, str]]) -> int:
+    """Offer tasks again whose entries Redis has lost; returns how many."""
     async with context.redis.pipeline(transaction=False) as pipe:
         for _, message_id in waiting:
             pipe.xrange(context.streams.task, message_id, message_id)
-        there = await pipe.execute() if waiting else []
-    return await take_away(context, [each for each, entry in zip(waiting, there, strict=True) if not entry])
+        entries = await pipe.execute() if waiting else []
+    return await withdraw_unread(context, [each for each, entry in zip(waiting, entries, strict=True) if not entry])

@@ -1,4 +1,4 @@
-"""Taking entries back from workers that were silent for the visibility timeout."""
+"""Reclaims entries from workers that were silent for the visibility timeout."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from shiftwork.compat.bridges.redis.fields import GROUP
 from shiftwork.compat.bridges.redis.redis_results import refuse
 from shiftwork.compat.bridges.redis.stream_state import StreamState, after
 
-Way = Literal["xautoclaim", "xclaim"]
+ReclaimCommand = Literal["xautoclaim", "xclaim"]
 XAUTOCLAIM_SINCE = (6, 2)
 
 
-async def way_of(context: BridgeContext) -> Way:
-    """XAUTOCLAIM where the server has it."""
+async def supported_command(context: BridgeContext) -> ReclaimCommand:
+    """XAUTOCLAIM if the server supports it, otherwise XCLAIM."""
     version = str((await context.redis.info("server"))["redis_version"])
     known = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     return "xautoclaim" if known >= XAUTOCLAIM_SINCE else "xclaim"
 
 
-async def recover(context: BridgeContext, way: Way, visibility_sec: float) -> int:
-    """Make what was idle for this long ours; the next look at the stream finds it here. How many."""
+async def recover(context: BridgeContext, command: ReclaimCommand, visibility_sec: float) -> int:
+    """Claim entries idle for this long; the next pass finds them with us. Returns how many."""
     idle = int(visibility_sec * 1000)
-    return await (_xautoclaim if way == "xautoclaim" else _xclaim)(context, idle)
+    return await (_xautoclaim if command == "xautoclaim" else _xclaim)(context, idle)
 
 
 async def _xautoclaim(context: BridgeContext, idle: int) -> int:
@@ -38,13 +38,13 @@ async def _xautoclaim(context: BridgeContext, idle: int) -> int:
 
 
 async def _xclaim(context: BridgeContext, idle: int) -> int:
-    """By hand, for servers before 6.2, whose XPENDING does not filter either."""
+    """For servers before 6.2, whose XPENDING cannot filter by idle time either."""
     first, found = "-", 0
     while True:
         page = await context.redis.xpending_range(context.streams.task, GROUP, first, "+", PAGE)
         late = [each["message_id"] for each in page if each["time_since_delivered"] >= idle]
         if late:
-            # Only what is still idle: anyone who came back meanwhile keeps its entry.
+            # XCLAIM skips entries that are no longer idle: a worker that came back keeps its entry.
             found += len(await context.redis.xclaim(context.streams.task, GROUP, context.us, idle, late))
         if len(page) < PAGE:
             return found
@@ -52,17 +52,17 @@ async def _xclaim(context: BridgeContext, idle: int) -> int:
 
 
 async def refuse_strays(context: BridgeContext, stream_state: StreamState) -> int:
-    """Dead-letter the entries taken back that no offer of ours is behind: else they stay pending for good."""
-    taken_back = {message_id for message_id, consumer in stream_state.pending.items() if consumer == context.us}
-    if not taken_back:
+    """Dead-letter reclaimed entries without an offer of ours: otherwise they stay pending forever."""
+    reclaimed = {message_id for message_id, consumer in stream_state.pending.items() if consumer == context.us}
+    if not reclaimed:
         return 0
     offered = {row["message_id"] for row in await context.rows("open_published", bridge=context.bridge.name)}
     # An entry may have been written by a bridge that died before it could store the message id.
-    strays = sorted(taken_back - offered - set(await context.redis.hvals(context.streams.published)))
+    strays = sorted(reclaimed - offered - set(await context.redis.hvals(context.streams.published)))
     for message_id in strays:
         found = await context.redis.xrange(context.streams.task, message_id, message_id)
         if found:
-            await refuse(context, context.streams.task, found[0], "no task of this queue was offered in it")
+            await refuse(context, context.streams.task, found[0], "it offers no task of this queue")
         else:
             await context.redis.xack(context.streams.task, GROUP, message_id)
     return len(strays)

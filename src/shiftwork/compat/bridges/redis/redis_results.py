@@ -1,4 +1,4 @@
-"""Handles what workers write back: results in `stream:result`, and reports in `stream:dlq`."""
+"""Handles the replies of workers: results in `stream:result`, and reports in `stream:dlq`."""
 
 from __future__ import annotations
 
@@ -20,76 +20,77 @@ log = logging.getLogger("shiftwork.compat.bridges")
 
 
 class StreamEntry(NamedTuple):
-    """An entry that someone wrote to us."""
+    """An entry written by a worker."""
 
     stream: str
     message_id: str
     fields: dict[str, str]
 
 
-async def read_words(context: BridgeContext, *, again: bool = False, wait_ms: int | None = None) -> list[StreamEntry]:
-    """New entries, or (`again`) those that were read and not acknowledged, since a bridge died."""
+async def read_entries(context: BridgeContext, *, again: bool = False, wait_ms: int | None = None) -> list[StreamEntry]:
+    """Read new entries, or with `again` those that a dead bridge read and did not acknowledge."""
     start = "0" if again else ">"
     found = await context.read({context.streams.result: start, context.streams.dlq: start}, READERS, wait_ms=wait_ms)
     return [StreamEntry(stream, *entry) for stream, entries in found.items() for entry in entries]
 
 
-async def handle_results(context: BridgeContext, words: Sequence[StreamEntry], stream_state: StreamState) -> int:
-    """Let each have its effect, once; how many had one."""
-    understood = [await _understand(context, word) for word in words]
-    replies = [each for each in understood if each is not None]
+async def handle_results(context: BridgeContext, entries: Sequence[StreamEntry], stream_state: StreamState) -> int:
+    """Apply each entry once; returns how many had an effect."""
+    parsed = [await _parse(context, entry) for entry in entries]
+    replies = [each for each in parsed if each is not None]
     outcomes = await context.run(foreign_results.receive, replies, stream_state.delivered) if replies else []
     for each, outcome in zip(replies, outcomes, strict=True):
         if outcome == "late":
             log.info("late: %s of %s about %s", each.message_id, each.worker, ids.show_task(each.task_id))
     accepted = {each.message_id for each, outcome in zip(replies, outcomes, strict=True) if outcome != "late"}
-    await _acknowledge(context, words, accepted)
+    await _acknowledge(context, entries, accepted)
     return outcomes.count("accepted")
 
 
-async def _acknowledge(context: BridgeContext, words: Sequence[StreamEntry], accepted: set[str]) -> None:
-    """After the commit. A worker's report makes room for the dead letter that the queue writes itself."""
+async def _acknowledge(context: BridgeContext, entries: Sequence[StreamEntry], accepted: set[str]) -> None:
+    """Acknowledge after the commit. An accepted report is deleted: the queue writes its own dead letter."""
     async with context.redis.pipeline(transaction=True) as pipe:
-        for word in words:
-            pipe.xack(word.stream, READERS, word.message_id)
-            if word.stream == context.streams.dlq and word.message_id in accepted:
-                pipe.xdel(word.stream, word.message_id)
+        for entry in entries:
+            pipe.xack(entry.stream, READERS, entry.message_id)
+            if entry.stream == context.streams.dlq and entry.message_id in accepted:
+                pipe.xdel(entry.stream, entry.message_id)
         await pipe.execute()
 
 
 async def trim(context: BridgeContext, keep: int) -> None:
-    """Keep this many results to be looked at, and all that no one has heard yet."""
+    """Keep this many results, and all that are not handled yet."""
     await context.call(scripts.TRIM, [context.streams.result], READERS, keep)
 
 
-async def _understand(context: BridgeContext, word: StreamEntry) -> WorkerReply | None:
-    """None where there is nothing to do, or nothing that could be done; the latter goes to the dead letters."""
+async def _parse(context: BridgeContext, entry: StreamEntry) -> WorkerReply | None:
+    """Parse an entry; None if there is nothing to do. An invalid one is dead-lettered."""
     try:
-        report = fields.letter_in(word.fields) if word.stream == context.streams.dlq else fields.result_in(word.fields)
-        return None if report is None else await _message(context, word, report)
+        parse = fields.letter_in if entry.stream == context.streams.dlq else fields.result_in
+        report = parse(entry.fields)
+        return None if report is None else await _reply(context, entry, report)
     except (Malformed, InputError, NotFound) as error:
-        if word.fields:  # else it was removed before it could be read
-            await refuse(context, word.stream, (word.message_id, word.fields), str(error))
+        if entry.fields:  # otherwise it was removed before it could be read
+            await refuse(context, entry.stream, (entry.message_id, entry.fields), str(error))
         return None
 
 
-async def _message(context: BridgeContext, word: StreamEntry, report: Result) -> WorkerReply:
+async def _reply(context: BridgeContext, entry: StreamEntry, report: Result) -> WorkerReply:
     store, workspace = context.queue.engine.store, context.bridge.workspace
     uuid = await store.read(lambda tx: read.find(tx, workspace, check.name(report.task_id, "task_id"), exact=True))
     worker = None if report.worker is None else check.name(report.worker, "worker")
     if report.data is not None:
         foreign_results.as_result(report.data)
     error = check.text(report.error, "error")
-    return WorkerReply(word.stream, word.message_id, uuid, worker, report.succeeded, report.data, error, report.retry)
+    return WorkerReply(entry.stream, entry.message_id, uuid, worker, report.succeeded, report.data, error, report.retry)
 
 
 async def refuse(context: BridgeContext, stream: str, entry: Entry, why: str) -> None:
-    """Acknowledge an entry that cannot be understood, and put it among the dead letters with the reason."""
-    message_id, found = entry
+    """Acknowledge an invalid entry, and dead-letter it with the reason."""
+    message_id, content = entry
     log.warning("malformed entry %s of %s: %s", message_id, stream, why)
     await context.run(foreign_results.refuse, stream, message_id, why)
-    letter = fields.refused_out(found, stream, why, context.queue.now())
-    if context.role == "orchestrator":  # else the letter is a worker's report to its orchestrator
+    letter = fields.refused_out(content, stream, why, context.queue.now())
+    if context.role == "orchestrator":  # otherwise the dead letter is a worker's report
         letter = fields.marked(letter)
     group = GROUP if stream == context.streams.task else READERS
     parts = [part for field in letter.items() for part in field]

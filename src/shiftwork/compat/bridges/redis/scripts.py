@@ -9,7 +9,7 @@ local id = redis.call('XADD', KEYS[1], '*', unpack(ARGV, 2))
 redis.call('HSET', KEYS[2], ARGV[1], id)
 return id
 """
-"""Write the entry of an offer, or find the one that was written before: (stream, published; offer, fields...)."""
+"""Write the entry of an offer unless it exists, and return its id: (stream, published; offer, fields...)."""
 
 WITHDRAW = """
 local function parts(id)
@@ -19,10 +19,10 @@ end
 local ms, seq = parts(ARGV[2])
 local groups = redis.call('EXISTS', KEYS[1]) == 1 and redis.call('XINFO', 'GROUPS', KEYS[1]) or {}
 for _, group in ipairs(groups) do
-  local said = {}
-  for i = 1, #group, 2 do said[group[i]] = group[i + 1] end
-  if said['name'] == ARGV[1] then
-    local last_ms, last_seq = parts(said['last-delivered-id'])
+  local info = {}
+  for i = 1, #group, 2 do info[group[i]] = group[i + 1] end
+  if info['name'] == ARGV[1] then
+    local last_ms, last_seq = parts(info['last-delivered-id'])
     if ms < last_ms or (ms == last_ms and seq <= last_seq) then return 0 end
   end
 end
@@ -30,29 +30,29 @@ redis.call('XDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], ARGV[3])
 return 1
 """
-"""Remove an entry that no one was given, else answer 0: (stream, published; group, message id, offer)."""
+"""Remove an undelivered entry, or return 0: (stream, published; group, message id, offer)."""
 
 TRIM = """
 local groups = redis.call('EXISTS', KEYS[1]) == 1 and redis.call('XINFO', 'GROUPS', KEYS[1]) or {}
 for _, group in ipairs(groups) do
-  local said = {}
-  for i = 1, #group, 2 do said[group[i]] = group[i + 1] end
-  if said['name'] == ARGV[1] then
+  local info = {}
+  for i = 1, #group, 2 do info[group[i]] = group[i + 1] end
+  if info['name'] == ARGV[1] then
     local oldest = redis.call('XPENDING', KEYS[1], ARGV[1])[2]
-    local first = oldest or said['last-delivered-id']
+    local first = oldest or info['last-delivered-id']
     local rest = redis.call('XRANGE', KEYS[1], first, '+', 'COUNT', 1000)
     if #rest == 1000 then return 0 end
-    local unheard = #rest
-    if not oldest and rest[1] and rest[1][1] == first then unheard = unheard - 1 end
-    return redis.call('XTRIM', KEYS[1], 'MAXLEN', '~', math.max(tonumber(ARGV[2]), unheard))
+    local unread = #rest
+    if not oldest and rest[1] and rest[1][1] == first then unread = unread - 1 end
+    return redis.call('XTRIM', KEYS[1], 'MAXLEN', '~', math.max(tonumber(ARGV[2]), unread))
   end
 end
 return 0
 """
 """Keep this many entries, and every one that the group has not acknowledged: (stream; group, how many).
 
-All servers know MAXLEN, those before 6.2 no MINID: so the unheard are counted. Where they are many, nothing is removed
-until they are heard.
+Servers before 6.2 have no MINID, so unhandled entries are counted for MAXLEN. If there are too many to count, nothing
+is removed.
 """
 
 ANSWER = """

@@ -15,19 +15,19 @@ NOTHING: MessageId = (0, 0)
 
 
 def parse(message_id: str) -> MessageId:
-    """Message ids sort by time, then by number; as text they do not."""
+    """Parse a message id, since ids do not sort as text."""
     ms, _, number = message_id.partition("-")
     return int(ms), int(number or 0)
 
 
 def after(message_id: str) -> str:
-    """The first id behind this one; servers before 6.2 know no open ranges."""
+    """The id right after this one; servers before 6.2 have no exclusive ranges."""
     ms, number = parse(message_id)
     return f"{ms}-{number + 1}"
 
 
 class StreamState(NamedTuple):
-    """The group as Redis shows it: what is pending with whom, and up to which entry it was given out."""
+    """The state of the group: pending entries with their consumers, and the last delivered entry."""
 
     pending: Mapping[str, str]
     last: MessageId = NOTHING
@@ -37,35 +37,35 @@ class StreamState(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What to do about the offers that are open."""
+    """What to do about open offers."""
 
     taken: list[StreamDelivery]
-    """Someone has them, who had them not before."""
+    """Delivered to a consumer since the last pass."""
     unseen: list[Offer]
-    """Someone took and acknowledged them between two looks."""
+    """Delivered and acknowledged between two passes."""
     recovered: list[StreamDelivery]
-    """A bridge has them from a worker that was silent for too long."""
+    """Reclaimed by a bridge from a worker that was silent for too long."""
     unanswered: list[StreamDelivery]
-    """Acknowledged long ago, or gone from Redis, without a result."""
+    """Acknowledged a while ago, or lost by Redis, without a result."""
     stale: list[Offer]
-    """Their tasks went another way."""
+    """Their tasks changed outside of the stream."""
     unwanted: list[tuple[Offer, str]]
-    """No one has taken them, and no one should."""
+    """Not delivered yet, and to be withdrawn."""
     waiting: list[tuple[Offer, str]]
-    """No one has taken them yet."""
+    """Not delivered yet."""
     ended: list[tuple[Offer, str | None]]
     """To be removed from the stream."""
 
 
 class Rules(NamedTuple):
-    """What a judgement needs to know besides."""
+    """Further inputs of `assess`."""
 
     group: str
     us: str
-    """The consumer by which bridges take entries back."""
+    """The consumer name with which bridges reclaim entries."""
     visibility_sec: float
     closed: frozenset[str] = frozenset()
-    """Types of which nothing is to be handed out now."""
+    """Types that are closed now."""
 
 
 def assess(rows: Sequence[Row], stream_state: StreamState, rules: Rules, now: float) -> Findings:
@@ -74,7 +74,7 @@ def assess(rows: Sequence[Row], stream_state: StreamState, rules: Rules, now: fl
         offer, message_id = Offer(row["task_id"], row["number"]), row["message_id"]
         if row["ended"]:
             found.ended.append((offer, message_id))
-        elif not _stands(row):
+        elif not _is_current(row):
             found.stale.append(offer)
         elif message_id is None:
             continue
@@ -85,8 +85,8 @@ def assess(rows: Sequence[Row], stream_state: StreamState, rules: Rules, now: fl
     return found
 
 
-def _stands(row: Row) -> bool:
-    """Whether its task is still as the offer says."""
+def _is_current(row: Row) -> bool:
+    """Whether its task is still in the state of the offer."""
     if row["consumer"] is None:
         return bool(row["status"] == State.READY and row["hold"] == PUBLISHED)
     return bool(row["status"] in CLAIMED_STATES and row["task_fence"] == row["fence"])
