@@ -75,7 +75,7 @@ class Agent:
 @asynccontextmanager
 async def talking(mcp_server: McpServer, mode: str = "auto") -> AsyncIterator[Agent]:
     """Inside this process: nothing beats and no maintenance job runs unless the test does it."""
-    session = McpSession.alone(mcp_server)
+    session = McpSession.single(mcp_server)
     async with Client(build(mcp_server, lambda _ctx: session), mode=mode) as client:
         yield Agent(client)
 

@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 from shiftwork import Client, Queue
 from shiftwork.access import authenticator
 from shiftwork.mcp import http_sessions, http_transport
-from shiftwork.mcp.http_transport import ListenAddress, check_place
+from shiftwork.mcp.http_transport import ListenAddress, check_address
 from shiftwork.mcp.mcp_session import McpSession
 from shiftwork.model.errors import InputError, TooManyRequests
 from shiftwork.testing import MovedClock, pass_time
@@ -189,8 +189,8 @@ async def test_too_long_agent_name_is_refused(queue: Queue, http: httpx2.AsyncCl
 
 def test_public_host_requires_tokens() -> None:
     with pytest.raises(InputError, match="would accept anyone"):
-        check_place(ListenAddress("0.0.0.0", 0))  # noqa: S104  # which is refused
-    check_place(ListenAddress("0.0.0.0", 0, tokens=True))  # noqa: S104  # not bound
+        check_address(ListenAddress("0.0.0.0", 0))  # noqa: S104  # which is refused
+    check_address(ListenAddress("0.0.0.0", 0, tokens=True))  # noqa: S104  # not bound
 
 
 async def test_incomplete_request_is_disconnected(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

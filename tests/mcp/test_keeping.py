@@ -130,7 +130,7 @@ async def test_ended_session_ends_its_claims(queue: Queue, clock: MovedClock) ->
     tokens = []
     for agent in ("ada", "bob"):
         (claim,) = await queue.claim(agent, start=True)
-        keeper.hold(Key(claim.token), queue, agent, f"session of {agent}", 30)
+        keeper.add(Key(claim.token), queue, agent, f"session of {agent}", 30)
         tokens.append(claim.token)
     keeper.end("session of ada")
     assert (keeper.held_by("ada", None), keeper.held_by("bob", None)) == ([], [tokens[1]])
@@ -142,8 +142,8 @@ async def test_another_token_cannot_end_the_heartbeats_of_a_claim(desk: McpServe
     owner = McpSession(desk, queue, "crab", owner="first")
     stranger = McpSession(desk, queue, "eel", owner="second")
     (claim,) = await queue.claim("crab", start=True)
-    owner.hold(claim.token, 30)
-    stranger.let_go(claim.token)
+    owner.start_heartbeats(claim.token, 30)
+    stranger.stop_heartbeats(claim.token)
     assert owner.holding == [claim.token]
     assert stranger.holding == []
 

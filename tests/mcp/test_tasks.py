@@ -114,7 +114,7 @@ async def following(target: Any, *, forms: bool = False, mode: str = "auto") -> 
 
 def served(queue: Queue, **options: Any) -> Any:
     mcp_server = McpServer(queue, Options(**options))
-    session = McpSession.alone(mcp_server)
+    session = McpSession.single(mcp_server)
     return build(mcp_server, lambda _ctx: session)
 
 

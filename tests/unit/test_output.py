@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shiftwork.worker import output
-from shiftwork.worker.output import AgentMessage, Final, Format, Spent, Transcript, read_event
+from shiftwork.worker.output import AgentMessage, Final, Format, RunUsage, Transcript, read_event
 
 CLAUDE: list[dict[str, Any]] = [
     {"type": "system", "subtype": "init", "session_id": "S", "tools": []},
@@ -71,10 +71,10 @@ def test_claude_events_are_parsed_with_their_result(format_: Format) -> None:
         AgentMessage("tool_call", "Bash", {"input": '{"command":"ls"}'}),
         AgentMessage("error", "no such file"),
     ]
-    assert (transcript.session_id, transcript.spent) == ("S", Spent(0.0, 23, 4))
+    assert (transcript.session_id, transcript.spent) == ("S", RunUsage(0.0, 23, 4))
     transcript.feed(lines([CLAUDE_END]))
     assert transcript.end() == Final("All done.")
-    assert transcript.spent == Spent(0.125, 110, 50)
+    assert transcript.spent == RunUsage(0.125, 110, 50)
 
 
 def test_codex_events_end_with_the_last_message() -> None:
@@ -84,7 +84,7 @@ def test_codex_events_end_with_the_last_message() -> None:
         AgentMessage("text", "Done.\n"),
     ]
     assert transcript.end() == Final("Done.")
-    assert (transcript.session_id, transcript.spent) == ("T", Spent(0.0, 100, 9, 80))
+    assert (transcript.session_id, transcript.spent) == ("T", RunUsage(0.0, 100, 9, 80))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_single_object_is_data_and_can_report_its_cost(format_: Format, indent: 
     transcript = Transcript(format_)
     heard(transcript, json.dumps(found, indent=indent).encode() + b"\n")
     assert transcript.end() == Final("fine", found)
-    assert (transcript.session_id, transcript.spent) == ("S", Spent(2.0, 0, 3))
+    assert (transcript.session_id, transcript.spent) == ("S", RunUsage(2.0, 0, 3))
 
 
 @pytest.mark.parametrize("format_", ["auto", "json"])
@@ -198,10 +198,10 @@ def test_invalid_cost_counts_as_zero(cost: Any) -> None:
 
 
 def test_decreasing_total_is_not_charged_again() -> None:
-    booked = Spent(1.0, 10, 5)
-    more = Spent(0.5, 12, 5).beyond(booked)
-    assert more == Spent(0.0, 2, 0)
-    assert Spent(1.0, 13, 5).beyond(booked.plus(more)) == Spent(0.0, 1, 0)
+    booked = RunUsage(1.0, 10, 5)
+    more = RunUsage(0.5, 12, 5).since(booked)
+    assert more == RunUsage(0.0, 2, 0)
+    assert RunUsage(1.0, 13, 5).since(booked.plus(more)) == RunUsage(0.0, 1, 0)
 
 
 @pytest.mark.parametrize("value", [10**400, -1, 1e300, float("inf"), True, None, [], "x" * 300, "a\0b", {"deep": 1}])
@@ -249,7 +249,7 @@ def test_events_of_gemini_cli_are_read() -> None:
     final = transcript.end()
     assert final is not None
     assert (final.text, transcript.session_id, transcript.model) == ("It is done.", "G", "m")
-    assert transcript.spent == Spent(0.0, 4, 2)
+    assert transcript.spent == RunUsage(0.0, 4, 2)
 
 
 def test_events_of_opencode_are_read() -> None:
@@ -270,4 +270,4 @@ def test_events_of_opencode_are_read() -> None:
     final = transcript.end()
     assert final is not None
     assert (final.text, transcript.session_id) == ("It is done.", "O")
-    assert transcript.spent == Spent(0.75, 10, 3)
+    assert transcript.spent == RunUsage(0.75, 10, 3)

@@ -108,9 +108,9 @@ def mcp(
     listening = http_transport.ListenAddress(
         *place, tokens=tokens, public_url=public_url, authorization_servers=authorization_servers
     )
-    http_transport.check_place(listening)
+    http_transport.check_address(listening)
     serve = functools.partial(
-        http_transport.serve, options=options, place=listening, announce=functools.partial(_announce, shell)
+        http_transport.serve, options=options, address=listening, announce=functools.partial(_announce, shell)
     )
     asyncio.run(_run(shell, serve))
     return None

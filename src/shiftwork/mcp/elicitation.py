@@ -1,7 +1,7 @@
 """Questions and approvals of tasks as MCP elicitation forms, and the answers read back.
 
-A form has a flat schema of plain values. A question whose schema is not like that becomes a form of one field: the
-answer, as a plain value or as JSON text.
+A form has a flat schema of plain values. A question with any other schema becomes a form with one field: the answer, as
+a plain value or as JSON text.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ APPROVAL: dict[str, Any] = {
 }
 
 
-def key_of(asked: ApprovalRequest) -> str:
+def key_of(request: ApprovalRequest) -> str:
     """A unique key of a request: a task has one wait per name, and a revision is approved once."""
-    what = asked.revision if asked.kind == "approval" else asked.name
-    return f"{asked.task_id}:{asked.kind}:{what}"
+    what = request.revision if request.kind == "approval" else request.name
+    return f"{request.task_id}:{request.kind}:{what}"
 
 
-def form_of(asked: ApprovalRequest) -> dict[str, Any]:
+def form_of(request: ApprovalRequest) -> dict[str, Any]:
     """The request that the client shows to a person."""
-    if asked.kind == "approval":
-        about = asked.title or asked.type
-        message, schema = f"Task {asked.task_id} ({about}) waits for approval.", APPROVAL
+    if request.kind == "approval":
+        about = request.title or request.type
+        message, schema = f"Task {request.task_id} ({about}) waits for approval.", APPROVAL
     else:
-        message, schema = asked.question or "", _form_schema(asked.schema)
+        message, schema = request.question or "", _form_schema(request.schema)
     return {"method": METHOD, "params": {"mode": "form", "message": message, "requestedSchema": schema}}
 
 
@@ -61,20 +61,20 @@ def _is_flat(schema: dict[str, Any]) -> bool:
     return all(isinstance(field, dict) and field.get("type") in PLAIN for field in fields.values())
 
 
-async def give(queue: AnyQueue, asked: ApprovalRequest, response: Any) -> None:
+async def submit_response(queue: AnyQueue, request: ApprovalRequest, response: Any) -> None:
     """Pass a person's response on to the task; one that was declined leaves it waiting."""
     if not isinstance(response, dict) or response.get("action") != "accept":
         return
     content = response.get("content")
     if not isinstance(content, dict):
-        raise InputError("an accepted form has its values in `content`", where=f"inputResponses.{key_of(asked)}")
-    if asked.kind == "question":
-        await queue.approvals.answer(asked.task_id, _answer(asked.schema, content))
+        raise InputError("an accepted form has its values in `content`", where=f"inputResponses.{key_of(request)}")
+    if request.kind == "question":
+        await queue.approvals.answer(request.task_id, _answer(request.schema, content))
         return
     decide = queue.approvals.reject if content.get("decision") == "reject" else queue.approvals.approve
     if content.get("decision") not in {"approve", "reject"}:
-        raise InputError("decide with `approve` or `reject`", where=f"inputResponses.{key_of(asked)}.decision")
-    await decide(asked.task_id, revision=asked.revision, note=content.get("note"))
+        raise InputError("decide with `approve` or `reject`", where=f"inputResponses.{key_of(request)}.decision")
+    await decide(request.task_id, revision=request.revision, note=content.get("note"))
 
 
 def _answer(schema: dict[str, Any] | None, content: dict[str, Any]) -> Any:

@@ -49,11 +49,11 @@ class HeartbeatKeeper:
         self.keep_sec = keep_sec
         self._kept: dict[Key, _KeptClaim] = {}
 
-    def hold(self, key: Key, queue: AnyQueue, agent_id: str, session: str | None, interval_sec: float) -> None:
+    def add(self, key: Key, queue: AnyQueue, agent_id: str, session: str | None, interval_sec: float) -> None:
         """Send heartbeats for this claim from now on."""
         self._kept[key] = _KeptClaim(queue, agent_id, session, interval_sec)
 
-    def name(self, key: Key, session: str | None) -> bool:
+    def touch(self, key: Key, session: str | None) -> bool:
         """Record that the agent named this claim; false if no heartbeats are sent for it."""
         kept = self._kept.get(key)
         if kept is None:
@@ -61,13 +61,13 @@ class HeartbeatKeeper:
         kept.named_at, kept.session = kept.queue.now(), session
         return True
 
-    def let_go(self, key: Key) -> None:
+    def drop(self, key: Key) -> None:
         self._kept.pop(key, None)
 
     def end(self, session: str) -> None:
         """Stop the heartbeats of a session that has ended."""
         for key in [key for key, kept in self._kept.items() if kept.session == session]:
-            self.let_go(key)
+            self.drop(key)
 
     def held_by(self, agent_id: str, owner: str | None) -> list[str]:
         return [key.token for key, kept in self._kept.items() if (kept.agent_id, key.holder) == (agent_id, owner)]
@@ -84,7 +84,7 @@ class HeartbeatKeeper:
             now = kept.queue.now()
             if now - kept.named_at > self.keep_sec:
                 log.warning("claim %s was not used for %g s and is left to its lease", key.token, self.keep_sec)
-                self.let_go(key)
+                self.drop(key)
             elif now - kept.beaten_at >= kept.interval_sec:
                 due[kept.queue].append(key)
         for queue, keys in due.items():
@@ -98,13 +98,13 @@ class HeartbeatKeeper:
         except (Unauthorized, Forbidden) as error:
             log.warning("%d claims are left to their leases: %s", len(keys), error)
             for key in keys:
-                self.let_go(key)
+                self.drop(key)
             return
         except ShiftworkError as error:
             log.warning("a heartbeat failed: %s", error)
             return
         for key, answer in zip(keys, answers, strict=True):
             if answer.action in {"cancel", "lost"}:
-                self.let_go(key)  # its agent learns of it when it names it
+                self.drop(key)  # its agent learns of it with its next call
             elif (kept := self._kept.get(key)) is not None:
                 kept.beaten_at = sent

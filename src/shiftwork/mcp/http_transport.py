@@ -82,11 +82,11 @@ class McpGate:
     """Authenticates each request before the SDK sees it, and notices when a client ends its session."""
 
     def __init__(
-        self, app: ASGIApp, mcp_server: McpServer, entrance: McpAuthenticator, resource: ProtectedResource
+        self, app: ASGIApp, mcp_server: McpServer, authenticator: McpAuthenticator, resource: ProtectedResource
     ) -> None:
         self._app = app
         self._server = mcp_server
-        self._entrance = entrance
+        self._authenticator = authenticator
         self._resource = resource
         self.sessions = Sessions(time.monotonic)
 
@@ -95,20 +95,24 @@ class McpGate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if self._entrance.tokens and self._resource.describes(scope["path"]) and scope["method"] in {"GET", "HEAD"}:
+        if (
+            self._authenticator.tokens
+            and self._resource.describes(scope["path"])
+            and scope["method"] in {"GET", "HEAD"}
+        ):
             body = msgspec.json.encode(self._resource.document(headers, scope["scheme"]))
             await Response(body, media_type="application/json")(scope, receive, send)
             return
         session = headers.get(SESSION)
         try:
-            mcp_session, who = await self._entrance.session(headers, scope["query_string"])
+            mcp_session, who = await self._authenticator.session(headers, scope["query_string"])
             if session is None and who.token_id is not None:
                 self.sessions.check(who.token_id)
         except ShiftworkError as error:
             await _refusal(error, self._resource.challenge(headers, scope["scheme"]))(scope, receive, send)
             return
         known = {**scope, SESSION_KEY: mcp_session}
-        if who.token_id is not None:  # the SDK then gives a session only to the token that began it
+        if who.token_id is not None:  # the SDK then restricts a session to the token that opened it
             access = AccessToken(token="", client_id=who.token_id, scopes=sorted(who.scopes))
             known["user"] = AuthenticatedUser(access)
         self.sessions.begin(session or "")
@@ -118,13 +122,13 @@ class McpGate:
             self.sessions.end(session or "")
 
     def _watching(self, scope: Scope, session: str | None, who: Identity, send: Send) -> Send:
-        """Watch the answer for a session that was opened or has ended."""
+        """Notice sessions that an answer opens or ends."""
 
         async def watch(message: Message) -> None:
             if message["type"] == "http.response.start":
-                status, given = message["status"], Headers(raw=message["headers"]).get(SESSION)
-                if session is None and given is not None and status < 300 and who.token_id is not None:
-                    self.sessions.opened(given, who.token_id)
+                status, opened = message["status"], Headers(raw=message["headers"]).get(SESSION)
+                if session is None and opened is not None and status < 300 and who.token_id is not None:
+                    self.sessions.opened(opened, who.token_id)
                 elif session is not None and (status == 404 or (scope["method"] == "DELETE" and status < 300)):
                     self.sessions.close(session)
                     if status < 300:
@@ -147,13 +151,13 @@ def _session_of(ctx: Context) -> McpSession:
     return session
 
 
-def app_of(mcp_server: McpServer, entrance: McpAuthenticator, resource: ProtectedResource = RESOURCE) -> McpGate:
-    """The application; hosts and origins are checked by our own rules, not again by the SDK's."""
+def app_of(mcp_server: McpServer, authenticator: McpAuthenticator, resource: ProtectedResource = RESOURCE) -> McpGate:
+    """Build the application; our own rules check hosts and origins, so the SDK's check is off."""
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     inner = build(mcp_server, _session_of).streamable_http_app(
         streamable_http_path=PATH, transport_security=unchecked, session_idle_timeout=IDLE_SEC, max_sessions=MAX_COUNT
     )
-    return McpGate(inner, mcp_server, entrance, resource)
+    return McpGate(inner, mcp_server, authenticator, resource)
 
 
 class ListenAddress(msgspec.Struct, frozen=True):
@@ -166,22 +170,22 @@ class ListenAddress(msgspec.Struct, frozen=True):
     authorization_servers: tuple[str, ...] = ()
 
 
-def check_place(place: ListenAddress) -> None:
-    """Before anything is opened or made."""
-    check_guarded(place.host, "--http", tokens=place.tokens)
-    if place.public_url is not None:
-        check_url(place.public_url, "--public-url")
-    for each in place.authorization_servers:
+def check_address(address: ListenAddress) -> None:
+    """Refuse invalid options before anything is opened."""
+    check_guarded(address.host, "--http", tokens=address.tokens)
+    if address.public_url is not None:
+        check_url(address.public_url, "--public-url")
+    for each in address.authorization_servers:
         check_url(each, "--authorization-server")
 
 
-async def serve(queue: AnyQueue, options: Options, place: ListenAddress, announce: Callable[[str], None]) -> None:
+async def serve(queue: AnyQueue, options: Options, address: ListenAddress, announce: Callable[[str], None]) -> None:
     """Serve until stopped; `announce` gets the address."""
-    check_place(place)
-    with listen(place.host, place.port, "--http", "--http") as listening:
+    check_address(address)
+    with listen(address.host, address.port, "--http", "--http") as listening:
         async with open_context(queue, options) as mcp_server:
             resource = msgspec.structs.replace(
-                RESOURCE, public_url=place.public_url, authorization_servers=place.authorization_servers
+                RESOURCE, public_url=address.public_url, authorization_servers=address.authorization_servers
             )
-            app = app_of(mcp_server, McpAuthenticator(mcp_server, tokens=place.tokens), resource)
+            app = app_of(mcp_server, McpAuthenticator(mcp_server, tokens=address.tokens), resource)
             await HttpServer(app, listening, PATH, announce).serve(sockets=[listening])

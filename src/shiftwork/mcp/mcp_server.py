@@ -19,7 +19,7 @@ log = logging.getLogger("shiftwork.mcp")
 KEEP_SEC = 900.0
 MAX_CALL_SEC = 25.0
 CLOSE_SEC = 5.0
-"""How long releasing unanswered claims may take when the server ends; the leases end the rest."""
+"""How long the server waits at its end for unanswered claims to be released; the leases end the rest."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

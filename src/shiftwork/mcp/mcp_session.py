@@ -39,17 +39,17 @@ class McpSession:
         self._session = session
 
     @classmethod
-    def alone(cls, mcp_server: McpServer) -> McpSession:
+    def single(cls, mcp_server: McpServer) -> McpSession:
         """The session of a server with a single client, which calls as the server's agent."""
         return cls(mcp_server, mcp_server.queue, mcp_server.options.agent_id)
 
     @property
-    def working(self) -> AnyQueue:
+    def agent_queue(self) -> AnyQueue:
         """The queue for writes under a claim, whose agent is the actor."""
         return self._queue.as_caller(SYSTEM)
 
     @property
-    def asking(self) -> AnyQueue:
+    def queue(self) -> AnyQueue:
         return self._queue.as_caller(self._actor)
 
     def may(self, scope: str) -> bool:
@@ -62,10 +62,10 @@ class McpSession:
     def types(self, wanted: Sequence[str] | None) -> list[str] | None:
         """The types to claim: those requested, restricted to the server's."""
         allowed = self.server.options.types
-        beyond = [name for name in wanted or () if allowed and name not in allowed]
-        if beyond:
+        refused = [name for name in wanted or () if allowed and name not in allowed]
+        if refused:
             raise InputError(
-                f"this server does not serve tasks of type {beyond[0]!r}",
+                f"this server does not serve tasks of type {refused[0]!r}",
                 where="types",
                 hint=f"It has {', '.join(allowed)}.",
             )
@@ -75,14 +75,14 @@ class McpSession:
     def holding(self) -> list[str]:
         return self.server.keeper.held_by(self.agent_id, self._holder)
 
-    def hold(self, token: str, interval_sec: float) -> None:
-        self.server.keeper.hold(Key(token, self._holder), self.working, self.agent_id, self._session, interval_sec)
+    def start_heartbeats(self, token: str, interval_sec: float) -> None:
+        self.server.keeper.add(Key(token, self._holder), self.agent_queue, self.agent_id, self._session, interval_sec)
 
     async def keep(self, token: str) -> None:
         """Keep a named, live claim alive; also one unknown here, as after a restart."""
-        if not self.server.keeper.name(Key(token, self._holder), self._session):
-            task = await self.working.get(token.rpartition(".")[0])
-            self.hold(token, task.claim.heartbeat_interval_sec)
+        if not self.server.keeper.touch(Key(token, self._holder), self._session):
+            task = await self.agent_queue.get(token.rpartition(".")[0])
+            self.start_heartbeats(token, task.claim.heartbeat_interval_sec)
 
-    def let_go(self, token: str) -> None:
-        self.server.keeper.let_go(Key(token, self._holder))
+    def stop_heartbeats(self, token: str) -> None:
+        self.server.keeper.drop(Key(token, self._holder))

@@ -1,4 +1,4 @@
-"""Work as MCP tasks: a submission that the client follows instead of waiting for it.
+"""Work as MCP tasks: the client follows a submission instead of waiting for its end.
 
 An MCP task is a task or a DAG of the queue, under the same id. All of its state is read from the queue, so any server
 on the same queue serves it, also after a restart.
@@ -39,7 +39,7 @@ class McpTask(NamedTuple):
     updated_at: float
     message: str | None
     tasks: list[Task]
-    asked: list[ApprovalRequest]
+    requests: list[ApprovalRequest]
     """The requests to people."""
 
     @property
@@ -63,46 +63,46 @@ async def find(session: McpSession, work_id: str) -> McpTask:
 
 
 async def _find_task(session: McpSession, task_id: str) -> McpTask:
-    task = first = await session.asking.get(task_id)
+    task = first = await session.queue.get(task_id)
     while task.superseded_by is not None:  # retried or rerun as a new task: the newest counts
-        task = await session.asking.get(task.superseded_by)
+        task = await session.queue.get(task.superseded_by)
     status = OF_STATE.get(task.status, "working")
-    asked = await _asked(session, [task]) if status == "working" else []
-    return McpTask(first.id, status, first.created_at, task.updated_at, _message(task, asked), [task], asked)
+    requests = await _requests_of(session, [task]) if status == "working" else []
+    return McpTask(first.id, status, first.created_at, task.updated_at, _message(task, requests), [task], requests)
 
 
 async def _find_dag(session: McpSession, dag_id: str) -> McpTask:
-    dag = await session.asking.dags.get(dag_id)
-    tasks = await session.asking.batch.get(dag.tasks[:MAX_TASKS_SHOWN])
-    asked: list[ApprovalRequest] = []
+    dag = await session.queue.dags.get(dag_id)
+    tasks = await session.queue.batch.get(dag.tasks[:MAX_TASKS_SHOWN])
+    requests: list[ApprovalRequest] = []
     status: Status = "working"
     if dag.status in {"completed", "failed", "cancelled"}:
         status = dag.status
     else:
-        asked = await _asked(session, tasks)
-    message = asked[0].question if asked else None
+        requests = await _requests_of(session, tasks)
+    message = (requests[0].question if requests else None) or f"{dag.done} of {dag.total} done"
     updated = max([dag.created_at, *(task.updated_at for task in tasks)])
-    return McpTask(dag.id, status, dag.created_at, updated, message or f"{dag.done} of {dag.total} done", tasks, asked)
+    return McpTask(dag.id, status, dag.created_at, updated, message, tasks, requests)
 
 
-async def _asked(session: McpSession, tasks: list[Task]) -> list[ApprovalRequest]:
+async def _requests_of(session: McpSession, tasks: list[Task]) -> list[ApprovalRequest]:
     waiting = [task for task in tasks if task.status == State.WAITING_APPROVAL or _has_question(task)]
-    return [each for task in waiting for each in await session.asking.approvals.list(task=task.id)]
+    return [each for task in waiting for each in await session.queue.approvals.list(task=task.id)]
 
 
 def _has_question(task: Task) -> bool:
     return any(wait.status == "open" and wait.kind == "person" for wait in task.waits)
 
 
-def _message(task: Task, asked: list[ApprovalRequest]) -> str | None:
-    if asked:
-        return asked[0].question or "waits for approval"
-    said = task.progress if task.progress is not None and task.status not in OF_STATE else task.cancel_reason
+def _message(task: Task, requests: list[ApprovalRequest]) -> str | None:
+    if requests:
+        return requests[0].question or "waits for approval"
+    message = task.progress if task.progress is not None and task.status not in OF_STATE else task.cancel_reason
     if task.status in SETTLED:
-        said = task.last_error
-    if said is None:
+        message = task.last_error
+    if message is None:
         return task.status
-    text = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+    text = message if isinstance(message, str) else msgspec.json.encode(message).decode()
     return text[:MAX_MESSAGE]
 
 
@@ -126,9 +126,9 @@ def stub(work: McpTask) -> dict[str, Any]:
 def detailed(work: McpTask, *, forms: bool) -> dict[str, Any]:
     """The whole MCP task. With `forms` the client can show them, so open questions are passed on to it."""
     found = stub(work)
-    if work.asked and forms:
-        requests = {elicitation.key_of(each): elicitation.form_of(each) for each in work.asked}
-        return found | {"status": "input_required", "inputRequests": requests}
+    if work.requests and forms:
+        shown = {elicitation.key_of(each): elicitation.form_of(each) for each in work.requests}
+        return found | {"status": "input_required", "inputRequests": shown}
     if work.status in {"completed", "failed"}:
         # `failed` is for errors of the protocol; work that failed is a completed call with an error as its result.
         return found | {"result": result_of(work)}
@@ -136,7 +136,7 @@ def detailed(work: McpTask, *, forms: bool) -> dict[str, Any]:
 
 
 def result_of(work: McpTask) -> dict[str, Any]:
-    """The answer that `submit` would have given at the end of the work."""
+    """The answer of `submit` at the end of the work."""
     made = [CreatedTask(task_id=task.id, status=task.status) for task in work.tasks]
     tasks = [submitter_tools.with_result(each, task) for each, task in zip(made, work.tasks, strict=True)]
     submission = Submission(tasks=tasks, dag_id=work.id if work.is_dag else None)
@@ -158,15 +158,15 @@ async def cancel(session: McpSession, work_id: str) -> None:
     if work.ended:
         return
     if work_id.startswith(DAG):
-        await session.asking.dags.cancel(work_id)
+        await session.queue.dags.cancel(work_id)
     else:
-        await session.asking.cancel(work.tasks[0].id)
+        await session.queue.cancel(work.tasks[0].id)
 
 
 async def update(session: McpSession, work_id: str, responses: dict[str, Any]) -> None:
-    """Pass answers to the tasks that asked; an answer without an open question is ignored."""
+    """Pass answers to the tasks that requests; an answer without an open question is ignored."""
     session.require("operate")
     work = await find(session, work_id)
-    for asked in work.asked:
-        if (response := responses.get(elicitation.key_of(asked))) is not None:
-            await elicitation.give(session.asking, asked, response)
+    for request in work.requests:
+        if (response := responses.get(elicitation.key_of(request))) is not None:
+            await elicitation.submit_response(session.queue, request, response)

@@ -45,17 +45,17 @@ TaskArguments: type[msgspec.Struct] = struct_of(
 TaskList: Any = Annotated[list[TaskArguments], Meta(min_length=1, max_length=MAX_TASKS)]  # type: ignore[valid-type]  # built above
 
 
-def new_task(given: Any, *, under: str | None = None) -> dict[str, Any]:
+def new_task(fields: Any, *, under: str | None = None) -> dict[str, Any]:
     """The fields of a new task. `under` a parent, its key identifies it: spawned again, it is the same task."""
     task = {
-        name: value for name, value in msgspec.structs.asdict(given).items() if value is not None and name not in _OWN
+        name: value for name, value in msgspec.structs.asdict(fields).items() if value is not None and name not in _OWN
     }
-    if given.prompt is not None or given.context_refs:
-        task["spec"] = {"prompt": given.prompt, "context_refs": given.context_refs}
-    if given.output_schema is not None:
-        task["output"] = {"type": "json", "validation": "json-schema", "validation_schema": given.output_schema}
-    if "idempotency_key" not in task and under is not None and given.key is not None:
-        task["idempotency_key"] = _below(under, given.key)
+    if fields.prompt is not None or fields.context_refs:
+        task["spec"] = {"prompt": fields.prompt, "context_refs": fields.context_refs}
+    if fields.output_schema is not None:
+        task["output"] = {"type": "json", "validation": "json-schema", "validation_schema": fields.output_schema}
+    if "idempotency_key" not in task and under is not None and fields.key is not None:
+        task["idempotency_key"] = _below(under, fields.key)
     return task
 
 

@@ -73,7 +73,7 @@ def prompts_for(role: Role) -> list[Prompt]:
     return [prompt for prompt in PROMPTS if role in {"all", prompt.role}]
 
 
-def filled(prompt: Prompt, given: dict[str, str]) -> str:
+def filled(prompt: Prompt, arguments: dict[str, str]) -> str:
     """The prompt with its arguments."""
-    types = given.get("types", "").strip()
-    return prompt.text.format(goal=given.get("goal", ""), types=f" (claim with types: {types})" if types else "")
+    types = arguments.get("types", "").strip()
+    return prompt.text.format(goal=arguments.get("goal", ""), types=f" (claim with types: {types})" if types else "")

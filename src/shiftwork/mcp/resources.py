@@ -37,7 +37,7 @@ async def read(session: McpSession, uri: str) -> str:
 
 
 async def _find(session: McpSession, uri: str) -> Any:
-    queue = session.asking
+    queue = session.queue
     if uri == QUEUE:
         return await queue.status()
     if uri == PEOPLE:

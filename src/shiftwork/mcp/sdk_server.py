@@ -48,7 +48,7 @@ def build(mcp_server: McpServer, session_of: SessionOf) -> Server[Any]:
 
 
 class _Server(Server[Any]):
-    """Declares what it serves: no notifications but those about tasks, and the tasks of 2025-11-25."""
+    """Declares the capabilities: notifications about tasks only, and the tasks of 2025-11-25."""
 
     def get_capabilities(self, *args: Any, **named: Any) -> types.ServerCapabilities:
         found = super().get_capabilities(*args, **named)
@@ -73,7 +73,7 @@ def _input_schema(name: str) -> dict[str, Any] | None:
 
 
 class _Offers:
-    """The SDK's requests, each answered from the queue."""
+    """Answers the SDK's requests from the queue."""
 
     def __init__(self, mcp_server: McpServer, session_of: SessionOf) -> None:
         self._server = mcp_server

@@ -13,7 +13,7 @@ from shiftwork.operation.interface import AnyQueue
 async def serve(queue: AnyQueue, options: Options) -> None:
     """Serve until the client closes our standard input."""
     async with open_context(queue, options) as mcp_server:
-        session = McpSession.alone(mcp_server)
+        session = McpSession.single(mcp_server)
         server = build(mcp_server, lambda _ctx: session)
         async with stdio_server() as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())

@@ -57,8 +57,8 @@ async def submit(call: ToolCall) -> Submission:
 
 
 async def submitted(call: ToolCall) -> Submission:
-    """What was submitted, without waiting for its end."""
-    tasks, title, queue = [new_task(each) for each in call["tasks"]], call["title"], call.session.asking
+    """Submit without waiting for the end of the work."""
+    tasks, title, queue = [new_task(each) for each in call["tasks"]], call["title"], call.session.queue
     if len(tasks) == 1 and title is None:
         return Submission(tasks=[created(await queue.submit(tasks[0]))])
     made = await queue.submit_dag({"title": title, "tasks": tasks})
@@ -66,27 +66,27 @@ async def submitted(call: ToolCall) -> Submission:
 
 
 async def _waited(session: McpSession, submission: Submission, wait_sec: float) -> Submission:
-    """The same when the work has ended, or the time is up."""
+    """The submission, after its work has ended or the time is up."""
     if not wait_sec:
         return submission
     await until_ended(session, submission.dag_id, submission.tasks[0].task_id, wait_sec)
-    return await as_it_stands(session, submission)
+    return await refreshed(session, submission)
 
 
-async def as_it_stands(session: McpSession, submission: Submission) -> Submission:
+async def refreshed(session: McpSession, submission: Submission) -> Submission:
     """The same tasks with their states and results now."""
-    found = {task.id: task for task in await session.asking.batch.get([each.task_id for each in submission.tasks])}
+    found = {task.id: task for task in await session.queue.batch.get([each.task_id for each in submission.tasks])}
     tasks = [with_result(each, found[each.task_id]) for each in submission.tasks if each.task_id in found]
     open_ = any(task.status not in ENDED for task in found.values())
     return msgspec.structs.replace(submission, tasks=tasks, next=NOT_ENDED if open_ else None)
 
 
 async def until_ended(session: McpSession, dag_id: str | None, task_id: str, wait_sec: float) -> None:
-    with suppress(TaskFailed, TaskCancelled, ResultTimeout):  # the tasks say it themselves
+    with suppress(TaskFailed, TaskCancelled, ResultTimeout):  # the tasks show their outcomes themselves
         if dag_id is None:
-            await session.asking.result(task_id, wait=wait_sec)
+            await session.queue.result(task_id, wait=wait_sec)
         else:
-            await session.asking.dags.result(dag_id, wait=wait_sec)
+            await session.queue.dags.result(dag_id, wait=wait_sec)
 
 
 def with_result(made: CreatedTask, task: Task) -> CreatedTask:
@@ -106,8 +106,8 @@ async def get(call: ToolCall) -> TaskView:
     session = call.session
     if call["wait_sec"]:
         await until_ended(session, None, call["task_id"], call["wait_sec"])
-    task: Task = await call.run(session.asking)
-    return _seen(task, None if task.archived else await session.asking.explain(task.id))
+    task: Task = await call.run(session.queue)
+    return _seen(task, None if task.archived else await session.queue.explain(task.id))
 
 
 def _seen(task: Task, explanation: Explanation | None) -> TaskView:
@@ -164,11 +164,12 @@ def _outcome(result: Result) -> TaskOutcome:
 async def list_(call: ToolCall) -> TaskListing:
     """List tasks in order of creation, or only open requests to people."""
     if call["for_people"]:
-        found = await call.session.asking.approvals.list(type=call["type"], after=call["after"], limit=call["limit"])
+        found = await call.session.queue.approvals.list(type=call["type"], after=call["after"], limit=call["limit"])
         return TaskListing(
-            tasks=[_asked(each) for each in found], next=found[-1].task_id if len(found) == call["limit"] else None
+            tasks=[_request_line(each) for each in found],
+            next=found[-1].task_id if len(found) == call["limit"] else None,
         )
-    page = await call.run(call.session.asking)
+    page = await call.run(call.session.queue)
     return TaskListing(tasks=[_line(task) for task in page.tasks], next=page.next)
 
 
@@ -183,15 +184,15 @@ def _line(task: Task) -> TaskLine:
     )
 
 
-def _asked(asked: ApprovalRequest) -> TaskLine:
+def _request_line(request: ApprovalRequest) -> TaskLine:
     return TaskLine(
-        task_id=asked.task_id,
-        type=asked.type,
-        status="waiting_approval" if asked.kind == "approval" else "pending",
-        title=asked.title,
-        question=asked.question,
-        schema=asked.schema,
-        revision=asked.revision,
+        task_id=request.task_id,
+        type=request.type,
+        status="waiting_approval" if request.kind == "approval" else "pending",
+        title=request.title,
+        question=request.question,
+        schema=request.schema,
+        revision=request.revision,
     )
 
 
@@ -203,7 +204,7 @@ def _asked(asked: ApprovalRequest) -> TaskLine:
     idempotent=True,
 )
 async def cancel(call: ToolCall) -> Changed:
-    return _changed(await call.run(call.session.asking))
+    return _changed(await call.run(call.session.queue))
 
 
 @tool(
@@ -219,7 +220,7 @@ async def cancel(call: ToolCall) -> Changed:
 )
 async def approve(call: ToolCall) -> Changed:
     """Approve or reject a task that waits for approval. Decide only what you were asked to decide."""
-    queue = call.session.asking
+    queue = call.session.queue
     if call["decision"] == "approve":
         return _changed(await call.run(queue))
     return _changed(await queue.approvals.reject(call["task_id"], note=call["note"], revision=call["revision"]))
@@ -232,7 +233,7 @@ async def approve(call: ToolCall) -> Changed:
 )
 async def answer(call: ToolCall) -> Changed:
     """Answer a task's question with what a person decided."""
-    return _changed(await call.run(call.session.asking))
+    return _changed(await call.run(call.session.queue))
 
 
 def _changed(found: outcome.Outcome) -> Changed:

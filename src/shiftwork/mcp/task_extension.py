@@ -1,4 +1,4 @@
-"""What a client has declared of tasks and forms, and how the queue's errors reach it."""
+"""The client's capabilities for tasks and forms, and the conversion of errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def follows_tasks(ctx: Context) -> bool:
 
 
 def shows_forms(ctx: Context) -> bool:
-    """Whether the client can ask a person: by a form, which is also what an empty declaration means."""
+    """Whether the client can show forms to a person; an empty declaration also means forms."""
     declared = capabilities_of(ctx).get("elicitation")
     return isinstance(declared, dict) and (not declared or "form" in declared)
 
@@ -44,7 +44,7 @@ def require_extension(ctx: Context) -> None:
 
 
 def as_error(error: ShiftworkError) -> MCPError:
-    """An error of the queue as one of the protocol."""
+    """Convert an error of the queue to one of the protocol."""
     refused = isinstance(error, InputError | NotFound | WrongState)
     code = types.INVALID_PARAMS if refused else types.INVALID_REQUEST if isinstance(error, Forbidden) else None
     return MCPError(

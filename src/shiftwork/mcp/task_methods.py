@@ -1,8 +1,8 @@
 """The methods of MCP tasks: the stable extension of revision 2026-07-28, and the experimental ones of 2025-11-25.
 
-A client that declares the extension gets a task from `submit`, unless it asks to wait by `wait_sec`; then `tasks/get`,
-`tasks/update` and `tasks/cancel`, and notifications for task ids it listens to. In 2025-11-25 a client asks for a task
-with each call, and has `tasks/get`, `tasks/result`, `tasks/list` and `tasks/cancel`.
+A client that declares the extension gets a task from `submit`, unless it passes `wait_sec`. It then has `tasks/get`,
+`tasks/update`, `tasks/cancel`, and notifications for the task ids it subscribes to. In 2025-11-25, a client requests a
+task with each call, and has `tasks/get`, `tasks/result`, `tasks/list` and `tasks/cancel`.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ SessionOf = Callable[[Context], McpSession]
 
 
 class TaskParams(types.RequestParams):
-    """Which task."""
+    """The task."""
 
     model_config = ConfigDict(populate_by_name=True, extra="allow")
     task_id: str = Field(alias="taskId", min_length=1)
 
 
 class UpdateParams(TaskParams):
-    """Which task, and what a person has answered."""
+    """The task, and a person's answers."""
 
     input_responses: dict[str, Any] = Field(alias="inputResponses")
 
 
 class TaskMethods:
-    """Serves the methods; `session_of` says who calls."""
+    """Serves the methods; `session_of` identifies the caller."""
 
     def __init__(self, session_of: SessionOf) -> None:
         self._session_of = session_of
@@ -71,7 +71,7 @@ class TaskMethods:
         server.middleware.append(self._experimental_call)
 
     async def call(self, ctx: Context, arguments: dict[str, Any]) -> HandlerResult:
-        """The MCP task of a call of `submit`; None where the call is to be answered at once."""
+        """Submit, and return the MCP task to follow; None if the client wants the answer itself."""
         if not follows_tasks(ctx) or arguments.get("wait_sec") is not None:
             return None
         made = await self._submit(ctx, arguments)
@@ -80,13 +80,13 @@ class TaskMethods:
         return {"resultType": "task", **mcp_tasks.stub(made)}
 
     async def _submit(self, ctx: Context, arguments: dict[str, Any]) -> mcp_tasks.McpTask | types.CallToolResult:
-        """The work that was submitted; the answer to the call, where there is none to follow."""
+        """Submit, and return the work, or the answer to the call if there is no work to follow."""
         session = self._session_of(ctx)
         reply = await tool_calls.reply_of(session, tool_calls.TOOLS[SUBMIT], arguments, _submitted)
         work_id = mcp_tasks.id_of(reply.answer) if isinstance(reply.answer, Submission) else None
         if work_id is None:
             return reply.as_result()
-        return await self._asked(mcp_tasks.find(session, work_id))
+        return await self._bounded(mcp_tasks.find(session, work_id))
 
     async def _get(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
         if ctx.protocol_version == EXPERIMENTAL_VERSION:
@@ -96,23 +96,23 @@ class TaskMethods:
 
     async def _update(self, ctx: Context, params: UpdateParams) -> dict[str, Any]:
         self._check(ctx, params.task_id)
-        await self._asked(mcp_tasks.update(self._session_of(ctx), params.task_id, params.input_responses))
+        await self._bounded(mcp_tasks.update(self._session_of(ctx), params.task_id, params.input_responses))
         return {}
 
     async def _cancel(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
         if ctx.protocol_version != EXPERIMENTAL_VERSION:
             self._check(ctx, params.task_id)
-        await self._asked(mcp_tasks.cancel(self._session_of(ctx), params.task_id))
+        await self._bounded(mcp_tasks.cancel(self._session_of(ctx), params.task_id))
         if ctx.protocol_version != EXPERIMENTAL_VERSION:
             return {}
         return _experimental(await self._find(ctx, params.task_id))
 
     async def _result(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
-        """The result of the call, once the work has ended. The client gives up waiting when it wants to."""
+        """Wait for the end of the work and return the call's result; the client decides how long it waits."""
         _only_experimental(ctx)
         session = self._session_of(ctx)
         while not (work := await self._find(ctx, params.task_id)).ended:
-            await self._asked(mcp_tasks.wait(session, work, RESULT_WAIT_SEC))
+            await self._bounded(mcp_tasks.wait(session, work, RESULT_WAIT_SEC))
         found = mcp_tasks.result_of(work)
         if work.status == "cancelled":
             found["isError"] = True
@@ -121,12 +121,12 @@ class TaskMethods:
     async def _list(self, ctx: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         _only_experimental(ctx)
         session = self._session_of(ctx)
-        page = await self._asked(session.asking.tasks.list(after=params.cursor, newest=True))
+        page = await self._bounded(session.queue.tasks.list(after=params.cursor, newest=True))
         found = [_experimental(await self._find(ctx, task.id)) for task in page.tasks]
         return {"tasks": found} | ({"nextCursor": page.next} if page.next else {})
 
     async def _experimental_call(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """`tools/call` with `task`, as 2025-11-25 has it. It is served here, since the SDK has no result like it."""
+        """Serve `tools/call` with `task` as in 2025-11-25; the SDK has no type for its result."""
         params = ctx.params or {}
         asks = isinstance(params.get("task"), dict) and ctx.protocol_version == EXPERIMENTAL_VERSION
         if ctx.method != "tools/call" or not asks:
@@ -137,7 +137,7 @@ class TaskMethods:
         return {"task": _experimental(made)} if isinstance(made, mcp_tasks.McpTask) else made
 
     def _check(self, ctx: Context, task_id: str) -> None:
-        """The extension is declared, and a proxy that routes by headers has read the same task id."""
+        """Require the extension, and the same task id in the header that proxies route by."""
         require_extension(ctx)
         header = None if ctx.request is None else ctx.request.headers.get(MCP_NAME_HEADER)
         if header is not None and decode_header_value(header) != task_id:
@@ -145,12 +145,12 @@ class TaskMethods:
 
     async def _find(self, ctx: Context, task_id: str) -> mcp_tasks.McpTask:
         session = self._session_of(ctx)
-        return await self._asked(mcp_tasks.find(session, task_id))
+        return await self._bounded(mcp_tasks.find(session, task_id))
 
-    async def _asked(self, asking: Awaitable[T]) -> T:
+    async def _bounded(self, work: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(MAX_CALL_SEC):
-                return await asking
+                return await work
         except TimeoutError:
             raise as_error(OperationTimeout(f"the queue did not answer within {MAX_CALL_SEC:g} s")) from None
         except ShiftworkError as error:
@@ -167,7 +167,7 @@ def _only_experimental(ctx: Context) -> None:
 
 
 def _experimental(work: mcp_tasks.McpTask) -> dict[str, Any]:
-    """The same fields by the names of 2025-11-25, where failed work is `failed`."""
+    """The same fields under the names of 2025-11-25, in which failed work is `failed`."""
     found = mcp_tasks.stub(work) | {"status": work.status}
     renamed = {"ttl": found.pop("ttlMs"), "pollInterval": found.pop("pollIntervalMs")}
     return found | renamed

@@ -1,6 +1,6 @@
-"""Notifications about MCP tasks: a client that listens to task ids hears of every change of them.
+"""Notifications about MCP tasks: a client that subscribes to task ids is notified of every change.
 
-The stream ends when every task of it has ended. It has no memory: a client that lost it reads the tasks and listens
+A stream ends when all its tasks have ended. It cannot be resumed: a client that lost it reads the tasks and subscribes
 again.
 """
 
@@ -29,21 +29,21 @@ Context = ServerRequestContext[Any, Any]
 
 
 class TaskNotification(BaseModel):
-    """`notifications/tasks`; its fields are a dict, since `ttlMs` is there also where it is null."""
+    """`notifications/tasks`; its fields are a dict, because a null `ttlMs` must be sent, too."""
 
     method: str = "notifications/tasks"
     params: dict[str, Any]
 
 
 class Acknowledgement(BaseModel):
-    """Which task ids the stream is about: those that exist."""
+    """The task ids of the stream: those that exist."""
 
     method: str = "notifications/subscriptions/acknowledged"
     params: dict[str, Any]
 
 
 class TaskSubscriptions:
-    """Serves `subscriptions/listen`: one call is one stream."""
+    """Serves `subscriptions/listen`: each call is a stream."""
 
     def __init__(self, session_of: Callable[[Context], McpSession]) -> None:
         self._session_of = session_of
@@ -69,42 +69,46 @@ class TaskSubscriptions:
 
 
 def _task_ids(notifications: types.SubscriptionFilter) -> list[str]:
-    given = (notifications.model_extra or {}).get("taskIds", [])
-    if not isinstance(given, list) or len(given) > MAX_TASK_IDS or not all(isinstance(each, str) for each in given):
-        raise MCPError(types.INVALID_PARAMS, f"`taskIds` is a list of at most {MAX_TASK_IDS} ids")
-    return given
+    task_ids = (notifications.model_extra or {}).get("taskIds", [])
+    if (
+        not isinstance(task_ids, list)
+        or len(task_ids) > MAX_TASK_IDS
+        or not all(isinstance(each, str) for each in task_ids)
+    ):
+        raise MCPError(types.INVALID_PARAMS, f"`taskIds` must be a list of at most {MAX_TASK_IDS} ids")
+    return task_ids
 
 
 class _Stream:
-    """One stream: what was last said of each task, and the events behind it."""
+    """One stream, with the last notification of each task."""
 
     def __init__(self, ctx: Context, session: McpSession) -> None:
         self._ctx = ctx
         self._session = session
         self._forms = shows_forms(ctx)
-        self._said: dict[str, dict[str, Any]] = {}
+        self._last_sent: dict[str, dict[str, Any]] = {}
         self.meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
 
     async def serve(self, wanted: list[str]) -> None:
-        # The cursor is taken before the first look: what changes meanwhile is seen as an event.
+        # Take the cursor before the tasks are read, so that changes in between arrive as events.
         self._session.require("read")
-        cursor = (await self._session.asking.events("now", limit=1)).next if wanted else 0
-        found = [work for each in wanted if (work := await self._look(each)) is not None]
+        cursor = (await self._session.queue.events("now", limit=1)).next if wanted else 0
+        found = [work for each in wanted if (work := await self._find(each)) is not None]
         agreed = {"taskIds": [work.id for work in found]} if found else {}
         await self._send(Acknowledgement(params={"notifications": agreed, "_meta": self.meta}))
         for work in found:
-            await self._say(work)
+            await self._notify(work)
         open_ones = [work for work in found if not work.ended]
         async with asyncio.TaskGroup() as both:  # filters narrow each other, so each kind has its own reader
             both.create_task(
                 self._follow({work.id: work.id for work in open_ones if work.is_dag}, cursor, of_dags=True)
             )
-            # Of a task that was retried as a new one, the newest has the events.
+            # The events of a task that was retried as a new task are those of the newest.
             tasks = {work.tasks[0].id: work.id for work in open_ones if not work.is_dag}
             both.create_task(self._follow(tasks, cursor, of_dags=False))
 
     async def _follow(self, open_ones: dict[str, str], cursor: int, *, of_dags: bool) -> None:
-        queue = self._session.asking
+        queue = self._session.queue
         while open_ones:
             await check_allowed(queue)
             names = list(open_ones)
@@ -113,24 +117,24 @@ class _Stream:
             cursor = page.next
             changed = {event.dag_id if of_dags else event.task_id for event in page.events}
             for name in [each for each in names if each in changed]:
-                work = await self._look(open_ones[name])
+                work = await self._find(open_ones[name])
                 if work is not None:
-                    await self._say(work)
+                    await self._notify(work)
                 if work is None or work.ended:
                     del open_ones[name]
 
-    async def _look(self, work_id: str) -> mcp_tasks.McpTask | None:
+    async def _find(self, work_id: str) -> mcp_tasks.McpTask | None:
         try:
             return await mcp_tasks.find(self._session, work_id)
         except NotFound:
             return None
 
-    async def _say(self, work: mcp_tasks.McpTask) -> None:
-        """Notify, unless nothing has changed that the client would see."""
+    async def _notify(self, work: mcp_tasks.McpTask) -> None:
+        """Notify the client if anything visible to it has changed."""
         whole = mcp_tasks.detailed(work, forms=self._forms)
         seen = {name: value for name, value in whole.items() if name != "lastUpdatedAt"}
-        if self._said.get(work.id) != seen:
-            self._said[work.id] = seen
+        if self._last_sent.get(work.id) != seen:
+            self._last_sent[work.id] = seen
             await self._send(TaskNotification(params=whole | {"_meta": self.meta}))
 
     async def _send(self, notification: BaseModel) -> None:

@@ -4,7 +4,7 @@
     async def cancel(call: ToolCall) -> Changed: ...
 
 `takes` names the parameters that a model gets, each with a sentence about it. Types, bounds and defaults are those of
-the operation. A docstring of the handler replaces the operation's own sentence, where a model needs other words.
+the operation. A docstring of the handler replaces the operation's own sentence if a model needs other words.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SAME: Any = inspect.Parameter.empty
 
 
 class Parameter(NamedTuple):
-    """What a tool says or changes about a parameter; a `kind` is needed only where the operation has none like it."""
+    """A tool's description of a parameter; `kind` is only needed if the operation has no such parameter."""
 
     description: str | None = None
     kind: Any = _SAME
@@ -59,10 +59,10 @@ class ToolCall:
         return self.values[name]
 
     async def run(self, queue: AnyQueue, **more: Any) -> Any:
-        """Run the operation with the arguments of the call that it has, and with `more`."""
+        """Run the operation with those arguments of the call that it takes, and with `more`."""
         known = self.tool.operation.parameters.names
-        given = {name: value for name, value in self.values.items() if name in known}
-        return await self.tool.verb(queue, **{**given, **more})
+        arguments = {name: value for name, value in self.values.items() if name in known}
+        return await self.tool.verb(queue, **{**arguments, **more})
 
 
 Handler = Callable[[ToolCall], Awaitable[msgspec.Struct]]
@@ -72,7 +72,7 @@ class Tool(NamedTuple):
     """One tool: its operation, its role, its arguments and its result."""
 
     verb: Callable[..., Awaitable[Any]]
-    """The operation's method; it runs on the queue it is given."""
+    """The operation's method; the queue to run it on is passed with each call."""
     operation: Operation
     name: str
     description: str
@@ -82,7 +82,7 @@ class Tool(NamedTuple):
     gives: type[msgspec.Struct]
     destroys: bool
     idempotent: bool
-    """A repeat changes nothing more."""
+    """Whether a repeat changes nothing more."""
 
     @property
     def scope(self) -> str:
@@ -153,8 +153,8 @@ def _declared(field: msgspec.structs.FieldInfo) -> Any:
     kind = read_as(field.type, over_http=True)
     if field.required:
         return (field.name, kind)
-    given = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-    return (field.name, kind, given)
+    default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    return (field.name, kind, default)
 
 
 def _as_parameter(note: str | Parameter | None) -> Parameter:
@@ -176,7 +176,7 @@ def values_of(arguments: msgspec.Struct) -> dict[str, Any]:
 
 @functools.cache
 def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The JSON Schema of a record with an object at its root, as the protocol wants it, without needless words."""
+    """The JSON Schema of a record with an object at its root, as the protocol requires, without needless keywords."""
     whole = msgspec.json.schema(kind, ref_template="#/$defs/{name}")
     definitions: dict[str, Any] = whole["$defs"]
     root = definitions.pop(kind.__name__)
@@ -200,7 +200,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_needless(schema: dict[str, Any], key: str) -> bool:
-    """Words of a schema, not properties that happen to be called like them."""
+    """Whether this is a needless keyword of a schema, not a property with the same name."""
     named = key == "title" and isinstance(schema[key], str)
     return named or (key == "default" and schema[key] in (None, [], {})) or (key == "required" and schema[key] == [])
 

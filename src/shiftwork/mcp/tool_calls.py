@@ -17,7 +17,7 @@ from shiftwork.model.errors import InputError, LeaseLost, OperationTimeout, Shif
 
 log = logging.getLogger("shiftwork.mcp")
 ERROR = "shiftwork/error"
-"""Where a refused call has its error for programs, in the metadata of the result."""
+"""The key of the error for programs in the metadata of a refused call's result."""
 TOOLS: dict[str, Tool] = by_name([*worker_tools.tool.all, *submitter_tools.tool.all])
 
 
@@ -28,19 +28,19 @@ class Reply(NamedTuple):
     content: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
     answer: msgspec.Struct | None = None
-    """The same as the handler gave it."""
+    """The handler's own answer."""
 
     def as_result(self) -> types.CallToolResult:
         text = types.TextContent(type="text", text=self.text)
         if self.error is not None:
-            # Clients check structured content against the tool's output schema, which an error does not fit: they
-            # would show that mismatch in place of the error. Programs find its fields in the metadata.
+            # Clients check structured content against the tool's output schema. An error does not match it, so they
+            # would show the mismatch instead of the error. Programs find its fields in the metadata.
             return types.CallToolResult(content=[text], is_error=True, _meta={ERROR: self.error})
         return types.CallToolResult(content=[text], structured_content=self.content)
 
 
 def offered(session: McpSession) -> list[Tool]:
-    """The tools that this caller has."""
+    """The tools offered to this caller."""
     role = session.server.options.role
     return [tool for tool in TOOLS.values() if tool.is_for(role) and session.may(tool.scope)]
 
@@ -56,7 +56,7 @@ async def reply_of(session: McpSession, tool: Tool, arguments: dict[str, Any], h
         answer = await _answer(session, tool, arguments, handler)
     except ShiftworkError as error:
         if isinstance(error, LeaseLost):
-            session.let_go(str(arguments.get("token")))
+            session.stop_heartbeats(str(arguments.get("token")))
         return _refused(error)
     except Exception:
         log.exception("tool %s failed", tool.name)
@@ -71,11 +71,11 @@ def _refused(error: ShiftworkError) -> Reply:
 
 async def _answer(session: McpSession, tool: Tool, arguments: dict[str, Any], handler: Handler) -> msgspec.Struct:
     session.require(tool.scope)
-    given = ToolCall(session, tool, values_of(_read(tool, arguments)))
+    tool_call = ToolCall(session, tool, values_of(_read(tool, arguments)))
     limit = session.server.options.longest_call_sec
     try:
         async with asyncio.timeout(limit):
-            return await handler(given)
+            return await handler(tool_call)
     except TimeoutError:
         hint = "The queue is busy or unreachable; it is unknown whether the call had an effect."
         raise OperationTimeout(f"{tool.name} was not answered within {limit:g} s", hint=hint) from None

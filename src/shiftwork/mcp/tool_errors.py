@@ -33,7 +33,7 @@ from shiftwork.model.errors import (
     from_dict,
 )
 
-# The first that fits an error's class counts.
+# The first entry that matches an error's class counts.
 NEXT: tuple[tuple[type[ShiftworkError], str], ...] = (
     (FenceRequired, "Call again with the exact `token` from `claim`, or call `claim` to get one."),
     (ReportRequired, "Call `complete` again with the same token and a `decision_report`."),

@@ -52,7 +52,7 @@ class ClaimedTask(ToolResult):
     """A task that you hold."""
 
     token: str
-    """Names this claim in every call about it."""
+    """Pass it in every call about this claim."""
     task_id: str
     type: str
     attempt: int

@@ -34,7 +34,7 @@ from shiftwork.waits.api import Waits
 tool = Tools()
 TOKEN = "The token from `claim`."  # noqa: S105  # describes a parameter
 WAIT_NAME = "A name for this wait within the task; the same name returns the same answer."
-FAILURES = "`return`: they are done once they have ended, failed or not; your claim then says which failed."
+FAILURES = "`return`: they are done once they have ended, failed or not; your claim then shows which failed."
 USAGE = "Usage since the last report."
 CONTINUE = "Continue with the work."
 FOLLOW = "Follow `instructions`, then call `heartbeat` with their highest `seq` as `acknowledge`."
@@ -60,7 +60,7 @@ async def claim(call: ToolCall) -> ClaimResult:
     The claim is kept alive while you work, as long as you name its token as often as `next` says.
     """
     session = call.session
-    queue, types = session.working, session.types(call["types"])
+    queue, types = session.agent_queue, session.types(call["types"])
     await session.server.introduce(queue, session.agent_id)
     offers = session.server.options
     answer: assignment.ClaimResult = await call.run(
@@ -76,11 +76,11 @@ async def claim(call: ToolCall) -> ClaimResult:
     (assigned,) = answer.assignments
     try:
         work = await claimed_task.work_of(queue, assigned)
-    except BaseException:  # no one would know of the claim
+    except BaseException:  # no one would know about the claim
         session.server.release(queue, assigned.token)  # in the background: the call's time may be over
         raise
     others = session.holding
-    session.hold(assigned.token, assigned.heartbeat_interval_sec)
+    session.start_heartbeats(assigned.token, assigned.heartbeat_interval_sec)
     return ClaimResult(
         next=f"Do this task, then call `complete` with its token and the result, or `fail` with what went wrong. "
         f"Until then name the token at least every {offers.keep_sec:g} seconds; `heartbeat` does.",
@@ -123,8 +123,8 @@ async def heartbeat(call: ToolCall) -> HeartbeatResult:
     session, token = call.session, call["token"]
     if call["acknowledge"] is not None:
         with suppress(LeaseLost):  # the heartbeat says so
-            await session.working.claims.acknowledge(token, call["acknowledge"])
-    answer = await call.run(session.working)
+            await session.agent_queue.claims.acknowledge(token, call["acknowledge"])
+    answer = await call.run(session.agent_queue)
     if answer.action == "continue":
         await session.keep(token)
         return HeartbeatResult(
@@ -138,7 +138,7 @@ async def heartbeat(call: ToolCall) -> HeartbeatResult:
         await session.keep(token)
         step = "An urgent task waits. Stop at a good point, save what you have with `checkpoint`, and call `release`."
         return HeartbeatResult(task_id=answer.task_id, action="yield", next=step, reason=answer.reason)
-    session.let_go(token)
+    session.stop_heartbeats(token)
     step = "Stop working on this task and drop its token. Call `claim` for other work."
     return HeartbeatResult(task_id=answer.task_id, action=answer.action, next=step, reason=answer.reason)
 
@@ -162,7 +162,7 @@ async def checkpoint(call: ToolCall) -> Checkpoint:
 
     Without `result`, returns what is saved under this name.
     """
-    session, queue = call.session, call.session.working
+    session, queue = call.session, call.session.agent_queue
     if call["result"] is msgspec.UNSET:
         step = await queue.steps.begin(call["token"], call["name"])
     else:
@@ -185,11 +185,11 @@ async def spawn(call: ToolCall) -> Spawned:
     """Split your task: add tasks below it. With `wait`, yours is released until they are done."""
     session, token = call.session, call["token"]
     above = token.rpartition(".")[0]
-    done = await call.run(session.working, tasks=[new_task(each, under=above) for each in call["tasks"]])
+    done = await call.run(session.agent_queue, tasks=[new_task(each, under=above) for each in call["tasks"]])
     ended = FINAL | SETTLED if call["failures"] == "return" else {State.COMPLETED}
     waits = call["wait"] and any(each.status not in ended for each in done)
     if waits:
-        session.let_go(token)
+        session.stop_heartbeats(token)
     else:
         await session.keep(token)
     return Spawned(tasks=[created(each) for each in done], next=RELEASED if waits else CONTINUE)
@@ -217,15 +217,15 @@ async def wait(call: ToolCall) -> WaitStatus:
         hint = "Give exactly one of `tasks`, `seconds` and `signal`."
         raise InputError("a wait is for tasks, a time or a signal", where="tasks", hint=hint)
     if call["tasks"]:
-        found = await session.working.waits.request(token, tasks=call["tasks"], failures=call["failures"])
+        found = await session.agent_queue.waits.request(token, tasks=call["tasks"], failures=call["failures"])
         if found.status == State.RUNNING:
             await session.keep(token)
             return WaitStatus(status="met", next=CONTINUE, failed=found.failed)
-        session.let_go(token)
+        session.stop_heartbeats(token)
         return WaitStatus(status="waiting", next=RELEASED)
     if call["name"] is None:
         raise InputError("a wait for a time or a signal needs a name", where="name", hint="Name it, e.g. `build-done`.")
-    queue = session.working
+    queue = session.agent_queue
     until = None if seconds is None else queue.now() + seconds
     found = await call.run(queue, tasks=None, until=until)
     return await _parked(session, token, found.wait)
@@ -246,13 +246,13 @@ async def wait(call: ToolCall) -> WaitStatus:
 )
 async def ask_human(call: ToolCall) -> WaitStatus:
     """Ask a person something that the work depends on. The task is released until it is answered. Never blocks."""
-    found = await call.run(call.session.working)
+    found = await call.run(call.session.agent_queue)
     return await _parked(call.session, call["token"], found.wait)
 
 
 async def _parked(session: McpSession, token: str, found: Wait) -> WaitStatus:
     if found.status == "open":
-        session.let_go(token)
+        session.stop_heartbeats(token)
         return WaitStatus(status="waiting", next=RELEASED)
     await session.keep(token)
     step = CONTINUE if found.status == "met" else "The wait expired. Continue without the answer, or `fail` the task."
@@ -301,6 +301,6 @@ async def release(call: ToolCall) -> EndedTask:
 
 
 async def _ended(call: ToolCall) -> EndedTask:
-    outcome: Outcome = await call.run(call.session.working)
-    call.session.let_go(call["token"])
+    outcome: Outcome = await call.run(call.session.agent_queue)
+    call.session.stop_heartbeats(call["token"])
     return EndedTask(task_id=outcome.task_id, status=outcome.status or "", next=MORE, repeated=outcome.repeated)

@@ -51,8 +51,8 @@ class Question(NamedTuple):
     answer: asyncio.Future[Answer]
 
 
-class _AsksError(Exception):
-    """Raised when the agent asks something that a person has not answered yet."""
+class _UnansweredError(Exception):
+    """Raised when the agent asks a question that no person has answered yet."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question.name)
@@ -67,9 +67,9 @@ class AcpAttempt(CommandAttempt):
     _session_id: str | None = None
     _used = Tokens(0, 0)
     _told: Sequence[str] = ()
-    """Instructions not given to the agent yet."""
+    """Instructions not passed to the agent yet."""
     _replaying = False
-    """Set while a session is loaded: its history is sent again."""
+    """Set while a session is loaded, because the agent sends its history again."""
     _connection: Any = None
     """The SDK's connection; its methods are those of an agent."""
 
@@ -79,7 +79,7 @@ class AcpAttempt(CommandAttempt):
         """
         try:
             return await super().run(agent_id)
-        except _AsksError as asks:
+        except _UnansweredError as asks:
             name, text, _ = asks.question
             await self._context.ask(name, text, schema=_SCHEMA)
             raise Release from asks  # it was answered just now
@@ -91,26 +91,26 @@ class AcpAttempt(CommandAttempt):
         self._connection = acp.connect_to_agent(client, await group.writer(), reader)
         try:
             async with asyncio.timeout(self._limit_sec()):
-                await self._beside(group, self._converse())
+                await self._while_running(group, self._converse())
         except TimeoutError:
             return False
         except acp.RequestError as error:
             self._problem = self._failure(error)
         finally:
-            with suppress(Exception):  # whatever the agent still does, its processes are ended next
+            with suppress(Exception):  # whatever the agent is doing, its processes are ended next
                 async with asyncio.timeout(CANCEL_SEC):
                     await self._connection.close()
         await group.terminate(self._program.kill_after_sec)  # otherwise it would wait for another prompt
         return True
 
-    async def _beside(self, group: Group, talk: Any) -> None:
-        """Talk to the agent while it runs; a question to a person ends the conversation."""
+    async def _while_running(self, group: Group, talk: Any) -> None:
+        """Run the conversation while the agent's process lives; a question to a person ends it."""
         talking, ended = asyncio.ensure_future(talk), asyncio.ensure_future(group.ended())
-        asking = asyncio.ensure_future(self._answer())
+        asking = asyncio.ensure_future(self._answer_or_suspend())
         try:
             await asyncio.wait({talking, ended, asking}, return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
-                raise _AsksError(await asking)
+                raise _UnansweredError(await asking)
             if talking.done():
                 await talking
         finally:
@@ -127,7 +127,7 @@ class AcpAttempt(CommandAttempt):
             if self._session_id is not None and alive:
                 await self._connection.cancel(session_id=self._session_id)
                 await asyncio.wait({talking}, timeout=CANCEL_SEC)
-        except (acp.RequestError, OSError, RuntimeError):  # it has gone
+        except (acp.RequestError, OSError, RuntimeError):  # the agent has ended
             return
         finally:
             talking.cancel()
@@ -145,8 +145,8 @@ class AcpAttempt(CommandAttempt):
         if self._session_id is None:
             self._session_id = (await agent.new_session(cwd=cwd, mcp_servers=[])).session_id
         self._record(ParsedEvent(session_id=self._session_id))
-        await self._prompt("\n\n".join([program.prompt_of(self._call.task), *self._taken()]))
-        while self._stop_reason == "end_turn" and (more := self._taken()):
+        await self._prompt("\n\n".join([program.prompt_of(self._call.task), *self._new_instructions()]))
+        while self._stop_reason == "end_turn" and (more := self._new_instructions()):
             await self._prompt("\n\n".join(more))
         self._record(ParsedEvent(final=Final()))
 
@@ -160,13 +160,13 @@ class AcpAttempt(CommandAttempt):
             self._used = Tokens(read, before.written + used.output_tokens, before.cached + cached)
             self._record(ParsedEvent(tokens=self._used))
 
-    def _taken(self) -> list[str]:
-        """Instructions sent to the task since the last turn began."""
+    def _new_instructions(self) -> list[str]:
+        """Take the instructions sent to the task since the last turn began."""
         texts, self._told = self._told, ()
         return list(texts)
 
     def _write_down(self, instructions: Sequence[Instruction]) -> None:
-        """An instruction becomes a turn of its own, after the current one."""
+        """Record an instruction, which becomes a turn of its own after the current one."""
         super()._write_down(instructions)
         self._told = [*self._told, *(each.text for each in instructions)]
 
@@ -176,43 +176,45 @@ class AcpAttempt(CommandAttempt):
         try:
             await self._connection.load_session(session_id=session_id, cwd=cwd, mcp_servers=[])
         except acp.RequestError:
-            self._reporter.say([AgentMessage("error", f"the agent has no session {session_id}; it begins a new one")])
+            self._reporter.add_messages(
+                [AgentMessage("error", f"the agent has no session {session_id}; starting a new one")]
+            )
             return None
         finally:
             self._replaying = False
         return session_id
 
-    def _record(self, seen: ParsedEvent) -> None:
-        self._reporter.say(self._transcript.record(seen))
+    def _record(self, event: ParsedEvent) -> None:
+        self._reporter.add_messages(self._transcript.record(event))
 
-    def hear(self, update: Any) -> None:
-        """An update of the session."""
+    def on_update(self, update: Any) -> None:
+        """Handle an update of the session."""
         if not self._replaying:
             self._record(read_update(update))
 
-    async def permit(self, call: Any, options: Sequence[Any]) -> Any:
-        """The answer to a request for permission."""
+    async def on_permission_request(self, call: Any, options: Sequence[Any]) -> Any:
+        """Answer a request for permission."""
         policy = self._program.permissions
         words = call.title or "a tool"
-        answer: Answer = policy if policy != "ask" else await self._asked(words, call.raw_input)
+        answer: Answer = policy if policy != "ask" else await self._ask_person(words, call.raw_input)
         chosen = next((each for kind in _KINDS[answer] for each in options if each.kind == kind), None)
-        said = "asked of a person" if answer == "cancel" else "denied" if answer == "deny" or not chosen else "allowed"
-        self._reporter.say([AgentMessage("tool_call", f"{said}: {words}", {"permission": said})])
+        decision = "pending" if answer == "cancel" else "denied" if answer == "deny" or not chosen else "allowed"
+        self._reporter.add_messages([AgentMessage("tool_call", f"{decision}: {words}", {"permission": decision})])
         if chosen is None:
             return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
         outcome = schema.AllowedOutcome(outcome="selected", option_id=chosen.option_id)
         return schema.RequestPermissionResponse(outcome=outcome)
 
-    async def _asked(self, words: str, given: Any) -> Answer:
-        """A person's answer. It is keyed by the question: the next run of the agent asks the same and finds it."""
+    async def _ask_person(self, words: str, given: Any) -> Answer:
+        """Get a person's answer. It is keyed by the question, which the agent's next run repeats."""
         text = f"May the agent do this? {words}\n{_written(given)}".strip()[:MAX_QUESTION_LENGTH]
         name = f"permission {hashlib.sha256(text.encode()).hexdigest()[:16]}"
         question = Question(name, clean(text, MAX_QUESTION_LENGTH), asyncio.get_running_loop().create_future())
         self._questions.put_nowait(question)
         return await question.answer
 
-    async def _answer(self) -> Question:
-        """Answer a question that a person has answered before; otherwise suspend the task."""
+    async def _answer_or_suspend(self) -> Question:
+        """Return a person's earlier answer to the question; otherwise suspend the task."""
         answers: dict[str, Answer] = {}
         while True:
             question = await self._questions.get()
@@ -227,7 +229,7 @@ class AcpAttempt(CommandAttempt):
 
     def _failure(self, error: acp.RequestError) -> Fail:
         detail = "" if error.data is None else _written(error.data)
-        text = exits.error_text(f"the agent answered with an error: {error} {detail}".strip(), None, self._stderr)
+        text = exits.error_text(f"the agent returned an error: {error} {detail}".strip(), None, self._stderr)
         reason = reasons.AUTH_FAILURE if error.code == _AUTH_REQUIRED else reasons.AGENT_ERROR
         return Fail(reason, text, data=exits.provider_data(text, self._facts(), time.time()))
 
@@ -249,10 +251,10 @@ class _Client:
         self._attempt = attempt
 
     async def session_update(self, update: Any, **_: Any) -> None:
-        self._attempt.hear(update)
+        self._attempt.on_update(update)
 
     async def request_permission(self, tool_call: Any, options: list[Any], **_: Any) -> Any:
-        return await self._attempt.permit(tool_call, options)
+        return await self._attempt.on_permission_request(tool_call, options)
 
     def on_connect(self, conn: Any) -> None:
         """Nothing to prepare."""

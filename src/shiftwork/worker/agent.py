@@ -44,7 +44,7 @@ class AgentWorker(Worker):
         )
         self._program = given
         self._folders = Folders(Path(given.work_dir))
-        for type_ in dict.fromkeys(given.types):  # a type that is named twice is done once
+        for type_ in dict.fromkeys(given.types):  # drops duplicate types
             self.handler(type_)(self._do)
 
     async def run(
@@ -59,7 +59,7 @@ class AgentWorker(Worker):
         self._folders.make()
         self.agent_id = self.agent_id or default_agent_id()
         if killed := await asyncio.to_thread(self._folders.end_orphans):
-            log.warning("%d processes that an earlier runner left behind were ended", killed)
+            log.warning("ended %d processes that an earlier runner left behind", killed)
         with self._folders.kept():
             return await super().run(store, until_idle=until_idle, max_tasks=max_tasks, runtime_id=runtime_id)
 
@@ -73,7 +73,7 @@ class AgentWorker(Worker):
             except Fail:
                 await self._keep_diff(context, place)
                 raise
-            place.announce(Run(place.mark))  # its tests, if any, do not outlive the runner either
+            place.announce(Run(place.mark))  # its tests must not outlive the runner either
             if not self._program.no_test_pass:
                 done = msgspec.structs.replace(done, verdict=await context.run_tests(place.path, place.mark))
             if (patch := await self._keep_diff(context, place)) is not None:
@@ -142,7 +142,7 @@ class AgentWorker(Worker):
 
 
 def _remove(path: Path, worktree: Repository | None) -> None:
-    """Runs off the loop: a folder may hold a hundred thousand files."""
+    """Remove the folder in a thread: it may contain a hundred thousand files."""
 
     def remove() -> None:
         shutil.rmtree(path, ignore_errors=True)

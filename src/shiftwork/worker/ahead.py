@@ -35,7 +35,7 @@ class ClaimAhead:
         self._average_sec += (min(seconds, LATE_SEC) - self._average_sec) * _SHARE
 
     def was_late(self) -> None:
-        """Start over, because a task claimed ahead had to be released."""
+        """Start measuring again, because a task claimed ahead had to be released."""
         self._average_sec = LATE_SEC
 
     @property

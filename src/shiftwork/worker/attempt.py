@@ -18,7 +18,7 @@ from shiftwork.worker.context import Context, Done, Fail
 from shiftwork.worker.folders import WorkFolder
 from shiftwork.worker.group import Group, Run
 from shiftwork.worker.live_report import ProgressReporter, Use
-from shiftwork.worker.output import Final, Spent, Transcript
+from shiftwork.worker.output import Final, RunUsage, Transcript
 from shiftwork.worker.program import Call, Program
 
 log = logging.getLogger("shiftwork.worker")
@@ -76,7 +76,7 @@ class CommandAttempt:
         try:
             self._write_down(await self._context.inbox().take())
         except (StoreError, OperationTimeout) as error:
-            log.info("could not ask for the instructions of %s: %s", self._call.task.id, error)
+            log.info("could not read the instructions of %s: %s", self._call.task.id, error)
 
     async def _instruct_until_stopped(self) -> None:
         while True:
@@ -85,7 +85,7 @@ class CommandAttempt:
                     self._write_down([each])
             except (StoreError, OperationTimeout):
                 await asyncio.sleep(REPORT_SEC)
-            except ShiftworkError as error:  # the claim no longer holds: the runner learns of it itself
+            except ShiftworkError as error:  # the claim is lost: the runner notices that itself
                 log.info("no more instructions for %s: %s", self._call.task.id, error)
                 return
 
@@ -95,7 +95,7 @@ class CommandAttempt:
                 file.write(msgspec.json.encode(each) + b"\n")
 
     def _start(self, agent_id: str) -> Group:
-        """The mark is recorded before the process exists: we may crash at any point."""
+        """Record the mark before the process exists, because we may crash at any point."""
         given, call = self._program, self._call
         arguments = program.arguments(given, call)
         environment = program.environment(given, call, agent_id)
@@ -155,10 +155,10 @@ class CommandAttempt:
         return exits.Facts(self._transcript.facts, {name: value for name, value in use._asdict().items() if value})
 
 
-def _booked_before(call: Call) -> Spent | None:
+def _booked_before(call: Call) -> RunUsage | None:
     """The task's usage so far, if this run resumes its session: Codex counts the whole session."""
     used = call.task.tokens_used
-    return None if call.session_id is None else Spent(0.0, used.get("input", 0), used.get("output", 0))
+    return None if call.session_id is None else RunUsage(0.0, used.get("input", 0), used.get("output", 0))
 
 
 async def undisturbed(ending: Coroutine[Any, Any, T]) -> T:

@@ -85,7 +85,7 @@ def _end_with_fleet(life: int) -> None:
 
 
 def _print(pipe: int, why: str) -> None:
-    with suppress(OSError):  # the fleet has gone
+    with suppress(OSError):  # the fleet is gone
         os.set_blocking(pipe, False)
         os.write(pipe, why.encode())
 

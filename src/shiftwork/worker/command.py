@@ -73,7 +73,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _message(error: BaseException) -> str:
-    """The message without the place of a syntax error or our hint, which are shown separately."""
+    """The message without a syntax error's location or our hint, which are shown separately."""
     if isinstance(error, SyntaxError):
         return error.msg
     return error.what if isinstance(error, ShiftworkError) else str(error)
@@ -83,7 +83,7 @@ def _place_of(error: BaseException) -> str:
     """File and line of the innermost frame in the user's code: an error in a library is rarely the library's fault."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    _, *inner = traceback.extract_tb(error.__traceback__)  # the first is the line above that imports it
+    _, *inner = traceback.extract_tb(error.__traceback__)  # the first frame is our own import
     frames = [frame for frame in inner if not frame.filename.startswith("<")]
     own = [frame for frame in frames if _is_own(Path(frame.filename))] or frames
     return f"{own[-1].filename}:{own[-1].lineno}" if own else "target"
@@ -174,12 +174,12 @@ def _why_it_ended(summary: Summary) -> str:
 
 
 async def _end_deaf_handlers() -> None:
-    """End the process although a handler ignores its cancellation."""
+    """End the process even if a handler ignores its cancellation."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
     if left and (await asyncio.wait(left, timeout=1.0))[1]:
-        log.warning("a handler does not end; ending the process without it")
+        log.warning("a handler does not end; ending the process anyway")
         logging.shutdown()
         sys.stdout.flush()
         os._exit(0)

@@ -330,7 +330,7 @@ class Context(Durable, Content):
             try:
                 answer = await self._queue.heartbeat(self.token, usage=used)
             except (StoreError, OperationTimeout):
-                self._record(used)  # it goes with the next report
+                self._record(used)  # it is sent with the next report
                 raise
             self.receive(answer.instructions)
             if answer.action == "yield":
@@ -530,4 +530,4 @@ def _subtask(task: Task) -> Subtask:
 
 
 Handler = Callable[[Context], Awaitable[Any]] | Callable[[Context], Any]
-"""What works on tasks of one type."""
+"""The handler of one type of task."""

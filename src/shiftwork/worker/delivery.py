@@ -135,7 +135,7 @@ class ResultDelivery:
         try:
             outcome = await self._submit_result(kept)
         except NotYourClaim:
-            log.info("%s is left in the outbox for the worker whose token claimed it", kept.token)
+            log.info("%s stays in the outbox for a worker with the token that claimed it", kept.token)
             self._not_ours.add(kept.token)
             return True
         except InputError as error:

@@ -1,4 +1,4 @@
-"""Words of errors and of programs, as logs and stores can hold them."""
+"""Makes the text of errors and programs safe for logs and stores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import traceback
 
 MAX_LINE_LENGTH = 2_000
 MAX_TRACE_LENGTH = 50_000
-"""What of an error is logged, in characters."""
+"""How many characters of an error are logged."""
 
 
 class Shortened(Exception):

@@ -76,7 +76,7 @@ def interpret(code: int, final: Final | None, stderr: str, *, cut: bool, facts: 
         known = facts if final is None or final.failed else facts._replace(answer={})
         raise Fail(_reason(code, final), text, data=provider_data(text, known, now))
     if cut:
-        raise Fail(reasons.INVALID_OUTPUT, f"it printed more in one line than the {MAX_BYTES} bytes that are kept")
+        raise Fail(reasons.INVALID_OUTPUT, f"it printed a line longer than the {MAX_BYTES} bytes that are kept")
     if final is None:
         raise Fail(reasons.INVALID_OUTPUT, error_text("it ended well and printed no result", None, stderr))
     return Done(final.data, text=None if final.text is None else clean(final.text, MAX_BYTES))

@@ -62,7 +62,7 @@ def signal_group(leader: int, number: signal.Signals) -> None:
 
 
 class _Listener(asyncio.Protocol):
-    """Passes on a pipe's data."""
+    """Passes a pipe's data to a callback."""
 
     def __init__(self, hear: Hear) -> None:
         self._hear = hear
@@ -141,18 +141,18 @@ class Group:
         """Kill what is left of the run; returns the command's exit code."""
         try:
             if self._exited.is_set():
-                await self._hear_the_rest()
+                await self._drain_pipes()
             signal_group(self._leader.pid, signal.SIGKILL)
             await asyncio.to_thread(kill, self.run)
             await self._exited.wait()
-            await self._hear_the_rest()
+            await self._drain_pipes()
         finally:
             signal_group(self._leader.pid, signal.SIGKILL)
             for transport in self._transports:
                 transport.close()
         return self._leader.wait()
 
-    async def _hear_the_rest(self) -> None:
+    async def _drain_pipes(self) -> None:
         """Wait until both pipes are closed, or no more output can be expected."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SEC):

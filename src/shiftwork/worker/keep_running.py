@@ -22,7 +22,7 @@ def run_through_exits(runner: asyncio.Runner, main: Coroutine[Any, Any, T]) -> T
     main_task: list[asyncio.Task[T]] = []
 
     async def tracked() -> T:
-        main_task.append(asyncio.current_task())  # type: ignore[arg-type]  # there is one, and it returns what we do
+        main_task.append(asyncio.current_task())  # type: ignore[arg-type]  # there is a factory, with the same return type
         return await main
 
     run: Callable[[], T] = functools.partial(runner.run, tracked())

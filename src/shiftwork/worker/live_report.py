@@ -1,4 +1,4 @@
-"""Reports a running command to the queue: session and cost immediately, messages at a bounded rate."""
+"""Reports the progress of a running command: session and cost immediately, messages at a bounded rate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreError
 from shiftwork.providers.limit_signal import PROVIDER_WINDOW, WindowState
 from shiftwork.worker.context import Context
 from shiftwork.worker.error_text import clean
-from shiftwork.worker.output import AgentMessage, Spent, Transcript
+from shiftwork.worker.output import AgentMessage, RunUsage, Transcript
 
 log = logging.getLogger("shiftwork.worker")
 MAX_MESSAGES = 20
@@ -66,7 +66,7 @@ class Use(NamedTuple):
     provider: str | None = None
     account: str | None = None
     model: str | None = None
-    """If the agent does not report it itself."""
+    """Used if the agent does not report a model itself."""
 
 
 class ProgressReporter:
@@ -82,7 +82,7 @@ class ProgressReporter:
         self._urgent = asyncio.Event()
         self._stopped = False
         self._pinned: str | None = None
-        self._booked = Spent()
+        self._booked = RunUsage()
         self._use = use or Use()
         self._windows: dict[str, WindowState] = {}
         """The windows already reported."""
@@ -90,9 +90,9 @@ class ProgressReporter:
 
     def feed(self, data: bytes) -> None:
         """Feed the command's standard output."""
-        self.say(self._transcript.feed(data))
+        self.add_messages(self._transcript.feed(data))
 
-    def say(self, messages: Iterable[AgentMessage]) -> None:
+    def add_messages(self, messages: Iterable[AgentMessage]) -> None:
         """Queue messages, and other facts that the transcript found."""
         for message in messages:
             self._words.add(message)
@@ -130,13 +130,13 @@ class ProgressReporter:
         try:
             await self._pin()
             await self._book()
-            self._tell_windows()
+            self._report_windows()
             for message in self._words.take():
                 if words := clean(message.text, MAX_MESSAGE_LENGTH).strip():
                     self._messages += 1
                     await self._context.message(words, kind=message.kind, data=message.data)
         except ShiftworkError as error:
-            log.info("could not report what %s does: %s", self._context.id, error)
+            log.info("could not report the progress of %s: %s", self._context.id, error)
 
     async def _pin(self) -> None:
         session_id = self._transcript.session_id
@@ -144,7 +144,7 @@ class ProgressReporter:
             await self._context.pin_session(session_id, self._work_dir)
             self._pinned, self._work_dir_pinned = session_id, True
 
-    def _tell_windows(self) -> None:
+    def _report_windows(self) -> None:
         """Report the use of the account's windows, if it has changed."""
         use = self._use
         for window, found in self._transcript.windows.items():
@@ -159,10 +159,10 @@ class ProgressReporter:
 
     async def _book(self) -> None:
         """Book only the difference: an agent reports the sum of its run."""
-        more = self._transcript.spent.beyond(self._booked)
-        if more == Spent():
+        more = self._transcript.spent.since(self._booked)
+        if more == RunUsage():
             return
-        cost = more.cost_usd if self._transcript.tells_cost else None
+        cost = more.cost_usd if self._transcript.reports_cost else None
         model = self._transcript.model or self._use.model
         self._context.spent(cost, more.tokens_in, more.tokens_out, model, tokens_cached=more.tokens_cached)
         self._booked = self._booked.plus(more)

@@ -55,7 +55,7 @@ class LogSender:
             self._spawn(self.send())
 
     async def send(self, tokens: Collection[str] | None = None) -> None:
-        """Send the waiting lines of these claims, or of all; returns when everything sent has arrived."""
+        """Send the waiting lines of these claims, or of all; returns when they have arrived."""
         if self.is_empty:
             return
         async with self._sending:

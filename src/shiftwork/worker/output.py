@@ -14,46 +14,46 @@ from shiftwork.providers.limit_signal import WindowState
 Format = Literal["auto", "text", "json", "stream-json"]
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Of a text, an object or one line. More is not kept: a result may be half as long by default."""
+"""The longest text, object or line that is kept; by default, a result may be half as long."""
 
 MAX_USD = 1e9
 MAX_NUMBER = 1e13
-"""Of facts about a provider: times since 1970 in milliseconds are less."""
+"""The largest number kept from a provider's answer: more than the current time in milliseconds."""
 
 MAX_INPUT_LENGTH = 1_000
 """Maximum length of a tool call's description, in characters."""
 
 
 class AgentMessage(NamedTuple):
-    """Something to tell while the agent works: a kind of message, and its words."""
+    """A message of the running agent."""
 
     kind: Literal["text", "tool_call", "error"]
     text: str
     data: dict[str, Any] | None = None
     in_parts: bool = False
-    """More of the same message follows, or came before."""
+    """Whether this is one of several parts of the message."""
 
 
-class Spent(NamedTuple):
-    """What a run has used so far."""
+class RunUsage(NamedTuple):
+    """The usage of a run so far."""
 
     cost_usd: float = 0.0
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_cached: int = 0
-    """Of those in."""
+    """The cached part of `tokens_in`."""
 
-    def beyond(self, before: Spent) -> Spent:
-        """What has come since; a sum that has become less adds nothing."""
-        return Spent(
+    def since(self, before: RunUsage) -> RunUsage:
+        """The usage since then; an amount that has decreased counts as 0."""
+        return RunUsage(
             max(0.0, self.cost_usd - before.cost_usd),
             max(0, self.tokens_in - before.tokens_in),
             max(0, self.tokens_out - before.tokens_out),
             max(0, self.tokens_cached - before.tokens_cached),
         )
 
-    def plus(self, more: Spent) -> Spent:
-        return Spent(
+    def plus(self, more: RunUsage) -> RunUsage:
+        return RunUsage(
             self.cost_usd + more.cost_usd,
             self.tokens_in + more.tokens_in,
             self.tokens_out + more.tokens_out,
@@ -62,16 +62,16 @@ class Spent(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Tokens of an answer, or of several."""
+    """Tokens of one or several answers."""
 
     read: int
     written: int
     cached: int = 0
-    """Of those read."""
+    """The cached part of `read`."""
 
 
 class Final(NamedTuple):
-    """What the agent itself says it came to."""
+    """The agent's own result."""
 
     text: str | None = None
     data: Any = None
@@ -82,45 +82,45 @@ class Final(NamedTuple):
 
 
 class ParsedEvent(NamedTuple):
-    """What one event says."""
+    """The content of one event."""
 
-    said: tuple[AgentMessage, ...] = ()
+    messages: tuple[AgentMessage, ...] = ()
     session_id: str | None = None
     cost_usd: float | None = None
-    """Of the run so far."""
+    """The cost of the run so far."""
     message_id: str | None = None
-    """Of the message whose tokens these are; None where they are those of the whole run."""
+    """The message that used these tokens; None if they are the total of the run."""
     part_cost_usd: float | None = None
-    """Of this part of the run alone, under its name."""
+    """The cost of one part of the run, identified by `part_id`."""
     part_id: str | None = None
     tokens: Tokens | None = None
     of_session: bool = False
-    """Whether the tokens are those of the whole session, with what earlier runs of it used."""
+    """Whether the tokens are the total of the session, including its earlier runs."""
     model: str | None = None
-    """That answered."""
+    """The model that answered."""
     final: Final | None = None
     facts: dict[str, Any] | None = None
-    """About the provider, known before the end."""
+    """Facts about the provider, known before the end of the run."""
     windows: tuple[WindowState, ...] = ()
-    """Of the account, where the agent tells how far they are used."""
+    """The account's windows, if the agent reports their use."""
 
 
 def read_event(event: dict[str, Any]) -> ParsedEvent:
-    """What a line of JSON says; one of a kind that is not known says at most which session it is of."""
+    """Parse a line of JSON; an event of an unknown type yields at most its session."""
     read = _READERS.get(str(event.get("type")), _nothing)
     names = (event.get(name) for name in ("session_id", "thread_id", "sessionID"))
     return read(event)._replace(session_id=next(filter(None, map(_name, names)), None))
 
 
 def read_object(found: dict[str, Any]) -> ParsedEvent:
-    """What a program says that prints one object: the event of an agent's result, or data of its own."""
-    seen = read_event(found)
-    if seen.final is not None:
-        return seen
+    """Parse the output of a program that prints one object: an agent's result event, or data of its own."""
+    event = read_event(found)
+    if event.final is not None:
+        return event
     failed = found.get("is_error") is True
     facts = _problem(found)[1] if failed else None
     final = Final(_text(found.get("text")), found, failed=failed, reason=_name(found.get("reason")), facts=facts)
-    return seen._replace(cost_usd=_cost(found), tokens=_tokens(found.get("usage")), final=final)
+    return event._replace(cost_usd=_cost(found), tokens=_tokens(found.get("usage")), final=final)
 
 
 def _nothing(_event: dict[str, Any]) -> ParsedEvent:
@@ -129,17 +129,17 @@ def _nothing(_event: dict[str, Any]) -> ParsedEvent:
 
 def _assistant(event: dict[str, Any]) -> ParsedEvent:
     message = _object(event.get("message"))
-    stated = [_block(block) for block in _objects(message.get("content"))]
+    blocks = [_block(block) for block in _objects(message.get("content"))]
     id_ = _name(message.get("id"))
     tokens = _tokens(message.get("usage")) if id_ is not None else None
     kind = _name(event.get("error"))
-    facts = {"error": None if kind is None else {"type": kind}}  # an answer after an error means that it has passed
-    said = tuple(each for each in stated if each is not None)
-    return ParsedEvent(said, message_id=id_, tokens=tokens, facts=facts, model=_model(message.get("model")))
+    facts = {"error": None if kind is None else {"type": kind}}  # an answer after an error: it was overcome
+    messages = tuple(each for each in blocks if each is not None)
+    return ParsedEvent(messages, message_id=id_, tokens=tokens, facts=facts, model=_model(message.get("model")))
 
 
 def _model(value: Any) -> str | None:
-    """Claude Code writes `<synthetic>` where it answers in the place of a model."""
+    """Claude Code writes `<synthetic>` when it answers instead of a model."""
     name = _name(value)
     return None if name is None or name.startswith("<") else name
 
@@ -161,7 +161,7 @@ def _block(block: dict[str, Any]) -> AgentMessage | None:
 
 
 def _user(event: dict[str, Any]) -> ParsedEvent:
-    """What tools answered; only their errors are reported."""
+    """Results of tools, of which only errors are reported."""
     blocks = _objects(_object(event.get("message")).get("content"))
     wrong = [block for block in blocks if block.get("type") == "tool_result" and block.get("is_error") is True]
     return ParsedEvent(tuple(AgentMessage("error", _words(block.get("content"))) for block in wrong))
@@ -179,7 +179,7 @@ def _rate_limit_event(event: dict[str, Any]) -> ParsedEvent:
 
 
 def _windows(info: dict[str, Any]) -> Iterator[WindowState]:
-    """Every window that the event names; older versions name one."""
+    """All windows in the event; older versions have only one."""
     several: list[tuple[Any, Any]] = list(_object(info.get("unifiedWindows")).items())
     for name, state in several or [(info.get("rateLimitType"), info)]:
         known, status = _object(state), _object(state).get("status")
@@ -206,13 +206,13 @@ def _result(event: dict[str, Any]) -> ParsedEvent:
     tokens = _tokens(event.get("usage") or stats or None)
     models = [_model(name) for name in _object(event.get("modelUsage")) or _object(stats.get("models"))]
     model = models[0] if len(models) == 1 else None
-    seen = ParsedEvent(tokens=tokens, final=final, model=model)
+    parsed = ParsedEvent(tokens=tokens, final=final, model=model)
     since = event.get("model_usage_since_last_result")
     if not isinstance(since, dict):
-        return seen._replace(cost_usd=_cost(event))
-    # Claude Code's total is that of the session, with what earlier runs of it cost
+        return parsed._replace(cost_usd=_cost(event))
+    # Claude Code's total is that of the session, including earlier runs
     costs = [_cost({"cost_usd": each.get("costUSD")}) or 0.0 for each in _objects(list(since.values()))]
-    return seen._replace(part_cost_usd=sum(costs), part_id=_name(event.get("uuid")))
+    return parsed._replace(part_cost_usd=sum(costs), part_id=_name(event.get("uuid")))
 
 
 def _item(event: dict[str, Any]) -> ParsedEvent:
@@ -229,7 +229,7 @@ def _item(event: dict[str, Any]) -> ParsedEvent:
 
 
 def _message(event: dict[str, Any]) -> ParsedEvent:
-    """Gemini CLI: what was asked, or a part of an answer."""
+    """Gemini CLI: the prompt, or a part of an answer."""
     words = event.get("content")
     if event.get("role") != "assistant" or not isinstance(words, str) or not words:
         return ParsedEvent()
@@ -237,15 +237,15 @@ def _message(event: dict[str, Any]) -> ParsedEvent:
 
 
 def _tool_use(event: dict[str, Any]) -> ParsedEvent:
-    """Of Gemini CLI before the call, of OpenCode after it."""
+    """Gemini CLI sends it before the call, OpenCode after it."""
     part = _object(event.get("part"))
     if not part:
         return ParsedEvent((_call(event.get("tool_name"), event.get("parameters")),))
     state = _object(part.get("state"))
-    said = [_call(part.get("tool"), state.get("input"), status=_name(state.get("status")))]
+    messages = [_call(part.get("tool"), state.get("input"), status=_name(state.get("status")))]
     if state.get("status") == "error":
-        said.append(AgentMessage("error", _words(state.get("error"))))
-    return ParsedEvent(tuple(said))
+        messages.append(AgentMessage("error", _words(state.get("error"))))
+    return ParsedEvent(tuple(messages))
 
 
 def _tool_result(event: dict[str, Any]) -> ParsedEvent:
@@ -263,7 +263,7 @@ def _part_text(event: dict[str, Any]) -> ParsedEvent:
 
 
 def _step_finish(event: dict[str, Any]) -> ParsedEvent:
-    """OpenCode: one answer of the model. After the last one it ends; no event says so."""
+    """OpenCode: the end of one answer of the model. No event marks the last one."""
     part = _object(event.get("part"))
     counted = _object(part.get("tokens"))
     cache = _object(counted.get("cache"))
@@ -285,7 +285,7 @@ def _turn_failed(event: dict[str, Any]) -> ParsedEvent:
 
 
 def _problem(event: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
-    """The words of an error event, and the provider's answer, in the places where each agent puts it."""
+    """The text of an error event and the provider's answer, wherever each agent puts them."""
     error = _object(event.get("error"))
     data = _object(error.get("data"))
     words = _words(error.get("message") or data.get("message") or event.get("message"))
@@ -310,7 +310,7 @@ def _is_about_limits(name: str, value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is a short text or a number that any store can hold."""
+    """Whether it is a short text or a number that every store can hold."""
     return _name(value) is not None or _number(value)
 
 
@@ -338,13 +338,13 @@ _READERS: dict[str, Callable[[dict[str, Any]], ParsedEvent]] = {
     "step_finish": _step_finish,
 }
 _LATER = frozenset({"message", "tool_use", "tool_result", "text", "step_finish"})
-"""No agent begins with them, and a program's own data may well be called so."""
+"""Types that never come first in an agent's output, but are likely names in a program's own data."""
 
 EVENTS = (frozenset(_READERS) - _LATER) | {
     *("thread.started", "turn.started", "item.started", "item.updated"),  # Codex
     "step_start",  # OpenCode
 }
-"""What lines of events begin with; an object of another type is a program's own data."""
+"""Types of an agent's first event; an object of any other type is a program's own data."""
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -360,7 +360,7 @@ def _text(value: Any) -> str | None:
 
 
 def _words(value: Any) -> str:
-    """Text, or the text of a list of blocks, or the value as it is."""
+    """Text as it is, the text of a list of blocks, or any other value unchanged."""
     if isinstance(value, list):
         return "\n".join(_text(block.get("text")) or "" for block in _objects(value)).strip()
     return value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
@@ -378,7 +378,7 @@ def _cost(event: dict[str, Any]) -> float | None:
 
 
 def _tokens(usage: Any) -> Tokens | None:
-    """Read and written; what was read from a cache was read, and Codex and Gemini CLI count it among the input."""
+    """Tokens read and written. Cached ones count as read; Codex and Gemini CLI include them in the input."""
     if not isinstance(usage, dict):
         return None
     read = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
@@ -391,34 +391,34 @@ def _count(value: Any) -> int:
 
 
 class Transcript:
-    """What a run has printed so far, in bounded memory."""
+    """The output of a run so far, in bounded memory."""
 
-    def __init__(self, format: Format, resumed: Spent | None = None) -> None:  # the option's word
-        """`resumed` is what was booked for the session before, where one is resumed."""
-        self._resumed = resumed or Spent()
+    def __init__(self, format: Format, resumed: RunUsage | None = None) -> None:  # the option's word
+        """`resumed` is the usage already booked for a resumed session."""
+        self._resumed = resumed or RunUsage()
         self.session_id: str | None = None
         self.cut = False
-        """The output was longer than is kept. An overlong line among others is passed over."""
+        """Whether the output was too long to keep. An overlong line among others is skipped."""
         self._format = format
         self._undecided = format == "auto"
         self._in_lines = format == "stream-json"
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._kept = bytearray()
-        """The whole output; of lines the one that has no end yet."""
+        """The whole output; with an output of lines, the unfinished line."""
         self._overlong = False
         self.model: str | None = None
-        """The last that answered, where the agent names it."""
+        """The last model that answered, if the agent names it."""
         self.windows: dict[str, WindowState] = {}
         self._cost = 0.0
         self._costs: dict[str | None, float] = {}
         self._tokens: dict[str | None, Tokens] = {}
         self._final: Final | None = None
         self._facts: dict[str, Any] = {}
-        self._last_words: str | None = None
+        self._last_text: str | None = None
         self._last_in_parts = False
 
     def feed(self, data: bytes) -> list[AgentMessage]:
-        """Take in what was printed; what of it is reported."""
+        """Parse a piece of output; returns the messages to report."""
         if self._undecided and b"\n" in data:
             data, self._kept = bytes(self._kept) + data, bytearray()
             self._decide(data)
@@ -428,7 +428,7 @@ class Transcript:
         return [] if self._undecided or self._format == "json" else [AgentMessage("text", self._decoder.decode(data))]
 
     def _decide(self, data: bytes) -> None:
-        """An output whose first line is an event has lines of events."""
+        """Decide the format by the first line: if it is an event, the output is lines of events."""
         first = data.lstrip().partition(b"\n")[0]
         if first:
             found = _decode(first)
@@ -458,59 +458,59 @@ class Transcript:
         elif line.strip():
             yield AgentMessage("text", line.decode("utf-8", "replace"))
 
-    def record(self, seen: ParsedEvent) -> tuple[AgentMessage, ...]:
-        """Take in what an event says; what of it is reported."""
-        self.session_id = seen.session_id or self.session_id
-        self._cost = max(self._cost, seen.cost_usd or 0.0)
-        if seen.tokens is not None:
-            used = seen.tokens
-            if seen.of_session:
+    def record(self, event: ParsedEvent) -> tuple[AgentMessage, ...]:
+        """Record an event; returns the messages to report."""
+        self.session_id = event.session_id or self.session_id
+        self._cost = max(self._cost, event.cost_usd or 0.0)
+        if event.tokens is not None:
+            used = event.tokens
+            if event.of_session:
                 before = self._resumed
                 used = Tokens(
                     max(0, used.read - before.tokens_in), max(0, used.written - before.tokens_out), used.cached
                 )
-            self._tokens[seen.message_id] = used._replace(cached=min(used.cached, used.read))
-        if seen.part_cost_usd is not None:
-            self._costs[seen.part_id] = seen.part_cost_usd
-        self.model = seen.model or self.model
-        self._final = seen.final or self._final
-        self._facts |= seen.facts or {}
-        self.windows |= {each.window: each for each in seen.windows}
-        return tuple(self._note(message) for message in seen.said)
+            self._tokens[event.message_id] = used._replace(cached=min(used.cached, used.read))
+        if event.part_cost_usd is not None:
+            self._costs[event.part_id] = event.part_cost_usd
+        self.model = event.model or self.model
+        self._final = event.final or self._final
+        self._facts |= event.facts or {}
+        self.windows |= {each.window: each for each in event.windows}
+        return tuple(self._note(message) for message in event.messages)
 
     def _note(self, message: AgentMessage) -> AgentMessage:
-        """The last message is the result where no event says it; whole ones end with a line."""
+        """Keep the last message, which is the result if no event has one; ends a whole message with a newline."""
         if message.kind != "text":
             self._last_in_parts = False
             return message
-        before = (self._last_words or "") if message.in_parts and self._last_in_parts else ""
-        self._last_words = (before + message.text)[-MAX_BYTES:]
+        before = (self._last_text or "") if message.in_parts and self._last_in_parts else ""
+        self._last_text = (before + message.text)[-MAX_BYTES:]
         self._last_in_parts = message.in_parts
         return message if message.in_parts else message._replace(text=message.text + "\n")
 
     @property
-    def spent(self) -> Spent:
-        """What is known of the run's use; the total of the run once there is one."""
+    def spent(self) -> RunUsage:
+        """The known usage of the run; the run's own total once there is one."""
         counted = [self._tokens[None]] if None in self._tokens else list(self._tokens.values())
         cost = max(self._cost, sum(self._costs.values()))
-        return Spent(cost, *(sum(each) for each in zip(*counted, strict=True))) if counted else Spent(cost)
+        return RunUsage(cost, *(sum(each) for each in zip(*counted, strict=True))) if counted else RunUsage(cost)
 
     @property
-    def tells_cost(self) -> bool:
-        """Whether the agent itself says what it costs, now or at its end: those do that count each of their answers."""
+    def reports_cost(self) -> bool:
+        """Whether the agent reports its cost, now or at its end; agents that count each answer do."""
         return bool(self._cost or self._costs) or any(id_ is not None for id_ in self._tokens)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The provider's last answer as far as it is known; the final event counts most."""
+        """The known facts of the provider's last answer; the final event takes precedence."""
         known = self._facts | ((self._final.facts if self._final else None) or {})
         return {name: value for name, value in known.items() if value is not None}
 
     def end(self) -> Final | None:
-        """What the whole output came to; None where it does not hold what its format promises."""
+        """The result in the whole output; None if the output does not match its format."""
         if self._in_lines:
             list(self._read_lines(b"\n"))
-            return None if self._final is None else self._final._replace(text=self._final.text or self._last_words)
+            return None if self._final is None else self._final._replace(text=self._final.text or self._last_text)
         if self._format != "text":
             self._read_whole(_decode(bytes(self._kept)))
         if self._final is not None or self._format == "json":
@@ -526,7 +526,7 @@ class Transcript:
 
 
 def _decode(text: bytes) -> Any:
-    """JSON, or None."""
+    """Decode JSON; None if it is invalid."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):

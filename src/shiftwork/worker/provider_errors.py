@@ -52,7 +52,7 @@ def read(error: BaseException) -> dict[str, Any] | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and its causes, as far as each stands for another."""
+    """The exception and the causes that it wraps."""
     current: BaseException | None = error
     for _ in range(MAX_CAUSES):
         if current is None:
@@ -68,7 +68,7 @@ def _facts(error: BaseException) -> dict[str, Any]:
     status = next(filter(None, (_status(owner, name) for owner in (error, response) for name in _STATUS)), None)
     found: dict[str, Any] = _typed(getattr(error, "body", None))
     if status is None:
-        return found  # an error inside of a stream comes with the status 200
+        return found  # an error inside a stream comes with status 200
     headers = _headers(getattr(error, "headers", None)) or _headers(getattr(response, "headers", None))
     retry_after = getattr(error, "retry_after", None)
     found["status"] = status

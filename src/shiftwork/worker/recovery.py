@@ -37,7 +37,7 @@ class Recovery:
         self._roster = Roster(queue.url, queue.workspace) if isinstance(queue, Client) else None
         self._entry: RosterEntry | None = None
         self._recovered: set[str] = set()
-        """Reclaimed tasks not known to be settled."""
+        """Reclaimed tasks that are not known to be settled."""
 
     def begin(self) -> None:
         """Announce this runtime to others on this machine."""
@@ -116,6 +116,6 @@ class Recovery:
 
 
 def _lost_its_worker(task: Task) -> bool:
-    """Recognized by the error that the queue writes for a lost worker."""
+    """Recognize lost work by the error that the queue writes for a lost worker."""
     last = task.failure_history[-1] if task.failure_history else None
     return last is not None and last.reason in reasons.WORKER_LOST and last.note is not None

@@ -85,7 +85,7 @@ class Roster:
             for path in sorted(self._folder.glob("*.json")):
                 try:
                     entry = _lock(path)
-                except OSError:  # its process lives, or the file system knows no locks
+                except OSError:  # its process lives, or the file system has no locks
                     continue
                 note = entry.read()
                 if note is None or not _is_dead(note):

@@ -54,7 +54,7 @@ MAX_CLAIM = 500
 CLAIM_WAIT_SEC = 20.0
 IDLE_LOOK_SEC = 0.05
 DEFAULT_SLOTS = 10
-MADE_WAY = "it made way for an urgent task"
+YIELDED = "it yielded to an urgent task"
 T = TypeVar("T")
 
 
@@ -86,7 +86,7 @@ class Runner:
         self._life: asyncio.Task[Any] | None = None
         """The task whose cancellation stops the runner: a program that ends cancels it and all handlers at once."""
         self._work: dict[Token, RunningHandler] = {}
-        """Tasks by claim, until their results are answered: so long, heartbeats keep the lease."""
+        """Tasks by claim, until their results are answered; until then, heartbeats keep the lease."""
         self._concurrency = DEFAULT_SLOTS
         """The number of concurrent handlers."""
         self._is_held_to_setting = False
@@ -144,7 +144,7 @@ class Runner:
             if drifted:
                 again = typed_handlers.declare_again(self._queue, self.agent_id, self._worker.tasks.values())
                 stack.callback(asyncio.create_task(again).cancel)
-            await self._start_pulse(stack, url, until_idle=until_idle)
+            await self._start_heartbeats(stack, url, until_idle=until_idle)
             try:
                 await self._claim_and_work(until_idle=until_idle)
             except BaseException:
@@ -191,7 +191,7 @@ class Runner:
         return max(0.0, self._worker.budget_usd - before.spent_usd - before.granted_usd)
 
     async def _submit_startup_results(self, url: str | None) -> None:
-        """Submit leftover results first: once the claims of an earlier run are reclaimed, they would be refused."""
+        """Submit leftover results first: they would be refused once the claims of an earlier run are reclaimed."""
         left = await self._delivery.left()
         for kept in left:
             self._spawn_report(self._delivery.deliver(kept))
@@ -200,7 +200,7 @@ class Runner:
         if not left and (url is not None or isinstance(self._queue, Client)):
             await self._recovery.of_dead_workers()
 
-    async def _start_pulse(self, stack: AsyncExitStack, url: str | None, *, until_idle: bool) -> None:
+    async def _start_heartbeats(self, stack: AsyncExitStack, url: str | None, *, until_idle: bool) -> None:
         settings = await self._settings()
         self._open_slots(settings)
         interval = min(each["heartbeat_interval_sec"] for each in settings)
@@ -225,7 +225,7 @@ class Runner:
         once = any(each["delivery"] == "at_most_once" for each in settings)
         allowed = self._worker.claim_ahead and not once and not self._is_held_to_setting
         self._ahead = ClaimAhead(self._concurrency, allowed=allowed)
-        self._slots = Slots(self._concurrency, self._ahead, self._outcome, self._ended, self._give_back_late)
+        self._slots = Slots(self._concurrency, self._ahead, self._outcome, self._ended, self._release_overdue)
 
     async def _settings(self) -> list[dict[str, Any]]:
         """The settings of the workspace and of every type we take."""
@@ -300,15 +300,15 @@ class Runner:
         log.info("asking %s to yield: %s", work, why)
         if not work.executing:
             self._slots.drop(work)
-            self._give_back([work], MADE_WAY)
+            self._release_unstarted([work], YIELDED)
             return
         work.context.ask_to_yield()
         if threads.is_async(self._worker.handlers[work.assignment.type]):
-            self._loop.call_later(self._worker.cancel_grace_sec, self._make_way, work)
+            self._loop.call_later(self._worker.cancel_grace_sec, self._interrupt_to_yield, work)
 
-    def _make_way(self, work: RunningHandler) -> None:
+    def _interrupt_to_yield(self, work: RunningHandler) -> None:
         if work.executing and work.ending is None:
-            work.makes_way = True
+            work.is_yielding = True
             work.interrupt()
 
     def _interrupt(self, work: RunningHandler) -> None:
@@ -378,7 +378,7 @@ class Runner:
             if not claiming.done():
                 claiming.cancel()  # the queue releases tasks that this claim may still get
         try:
-            return self._taken(await claiming)
+            return self._accept_claim(await claiming)
         except asyncio.CancelledError:
             return None
         except StoreClosed:
@@ -392,13 +392,13 @@ class Runner:
             await self._pause(1.0)
         return None
 
-    def _taken(self, answer: ClaimResult) -> list[Assignment]:
+    def _accept_claim(self, answer: ClaimResult) -> list[Assignment]:
         if answer.slow_down_sec is not None:
             self.slow_down(answer.slow_down_sec)
         return answer.assignments
 
     async def _wait_while_unwanted(self, error: AgentUnavailable, *, patient: bool) -> None:
-        """Wait while the agent is draining: it may be set active again. Stop if it is offline."""
+        """Wait while the agent is draining, because it may be set active again. Stop if it is offline."""
         if error.facts["status"] == "offline" or not patient:
             log.warning("stopping the worker: %s", error)
             self.summary.went_offline = True
@@ -478,11 +478,11 @@ class Runner:
             self.summary.count_unwanted(error)
             return None
         stopped = work.given_up or (isinstance(error, asyncio.CancelledError) and self._is_ending())
-        made_way = work.makes_way and isinstance(error, asyncio.CancelledError)
-        if isinstance(error, Release) or stopped or made_way:
+        yielded = work.is_yielding and isinstance(error, asyncio.CancelledError)
+        if isinstance(error, Release) or stopped or yielded:
             self.summary.released += 1
             why = "its worker was stopped" if stopped else clean(error, 1000) or "released by its handler"
-            why = MADE_WAY if made_way and not stopped else why
+            why = YIELDED if yielded and not stopped else why
             self._spawn_report(self._release(work, why))
             return None
         if isinstance(error, Fail):
@@ -501,7 +501,7 @@ class Runner:
         return self._stopping.is_set() or (self._life is not None and self._life.cancelling() > 0)
 
     def _settle(self, work: RunningHandler) -> None:
-        """The queue wanted it stopped: its usage is booked all the same."""
+        """Settle an attempt that the queue wants stopped; its usage is booked anyway."""
         self._forget(work.claim, "cancelled" if work.ending == "cancelled" else "lost")
         if work.ending == "cut_off":
             self._spawn_report(self._release(work, "its lease expired while the queue was unreachable"))
@@ -521,17 +521,17 @@ class Runner:
             await work.context.book_usage()
             await self._queue.release(work.assignment.token, why)
 
-    def _give_back_late(self, late: list[RunningHandler]) -> None:
-        self._give_back(late, "it was claimed ahead, but its worker had no free slot in time")
+    def _release_overdue(self, late: list[RunningHandler]) -> None:
+        self._release_unstarted(late, "it was claimed ahead, but its worker had no free slot in time")
 
-    def _give_back(self, unbegun: list[RunningHandler], why: str) -> None:
+    def _release_unstarted(self, unstarted: list[RunningHandler], why: str) -> None:
         """Release tasks that no handler has seen, without cost, in one call."""
-        self.summary.released += len(unbegun)
+        self.summary.released += len(unstarted)
         if self._is_limited:
-            self._may_claim += len(unbegun)
-        for work in unbegun:
+            self._may_claim += len(unstarted)
+        for work in unstarted:
             self._forget(work.claim, "released")
-        self._spawn_report(self._release_all([work.claim for work in unbegun], why))
+        self._spawn_report(self._release_all([work.claim for work in unstarted], why))
 
     async def _release_all(self, claims: list[Token], why: str) -> None:
         """As with one task: if this fails, the leases expire."""
@@ -563,8 +563,8 @@ class Runner:
 
     async def _finish(self, grace: float) -> None:
         """Let handlers end; tasks that have not started or do not end in time are released without cost."""
-        if unbegun := self._slots.close():
-            self._give_back(unbegun, "its worker was stopped")
+        if unstarted := self._slots.close():
+            self._release_unstarted(unstarted, "its worker was stopped")
         if running := len(self._executing()):
             log.info("stopping: %d running handlers have %g s to end", running, grace)
         await self._wait_for_handlers(grace)

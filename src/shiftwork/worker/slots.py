@@ -31,7 +31,7 @@ class RunningHandler(msgspec.Struct, eq=False):
     claimed_at: float = 0.0
     began: float = 0.0
     claimed_ahead: bool = False
-    """There was no free slot for it."""
+    """Whether no slot was free for it."""
     executing: bool = False
     task: asyncio.Task[None] | None = None
     """The asyncio task that runs it, once it has suspended."""
@@ -39,7 +39,7 @@ class RunningHandler(msgspec.Struct, eq=False):
     """Why the queue wants it to stop."""
     given_up: bool = False
     """Whether it failed to end in time when its worker was stopped."""
-    makes_way: bool = False
+    is_yielding: bool = False
     """Whether it was interrupted for an urgent task."""
     left_as: str = "released"
     """The outcome of an attempt without a result."""
@@ -82,13 +82,13 @@ class Slots:
         self._variables = contextvars.copy_context()
         """The context variables of which each handler gets a copy."""
         self._waiting: deque[RunningHandler] = deque()
-        self._taken = 0
+        self._used = 0
         self._is_filling = self._is_watching = self._closed = False
 
     def add(self, claimed: list[RunningHandler]) -> None:
         """Run these, now or as soon as a slot is free."""
         now = self._loop.time()
-        free = self._count - self._taken - len(self._waiting)
+        free = self._count - self._used - len(self._waiting)
         for place, work in enumerate(claimed):
             work.claimed_at = now
             work.claimed_ahead = place >= free
@@ -96,7 +96,7 @@ class Slots:
         self._fill()
         if len(claimed) > free and not self._is_watching:
             self._is_watching = True
-            self._loop.call_later(LATE_SEC, self._give_back_late)
+            self._loop.call_later(LATE_SEC, self._release_overdue)
 
     def close(self) -> list[RunningHandler]:
         """Start no more tasks; returns those that have not started."""
@@ -116,10 +116,10 @@ class Slots:
     def _free(self, work: RunningHandler) -> None:
         if work.executing:
             work.executing = False
-            self._taken -= 1
+            self._used -= 1
 
     def _fill(self) -> None:
-        if self._waiting and self._taken < self._count and not self._is_filling:
+        if self._waiting and self._used < self._count and not self._is_filling:
             self._is_filling = True
             self._loop.create_task(self._run_waiting())  # kept alive by the future it awaits
 
@@ -160,31 +160,31 @@ class Slots:
     def _next(self, now: float) -> RunningHandler | None:
         late = []
         found = None
-        while self._waiting and self._taken < self._count and not self._closed:
+        while self._waiting and self._used < self._count and not self._closed:
             work = self._waiting.popleft()
             if work.claimed_ahead and now - work.claimed_at > LATE_SEC:
                 late.append(work)
                 continue
             work.began, work.executing = now, True
-            self._taken += 1
+            self._used += 1
             found = work
             break
         if late:
-            self._hand_back(late)
+            self._drop_overdue(late)
         return found
 
-    def _give_back_late(self) -> None:
+    def _release_overdue(self) -> None:
         """Release overdue tasks; the oldest come first."""
         now, late = self._loop.time(), []
         while self._waiting and now - self._waiting[0].claimed_at >= LATE_SEC and self._waiting[0].claimed_ahead:
             late.append(self._waiting.popleft())
         if late:
-            self._hand_back(late)
+            self._drop_overdue(late)
         self._is_watching = bool(self._waiting)
         if self._waiting:
             due = max(self._waiting[0].claimed_at + LATE_SEC, now + TURN_SEC)
-            self._loop.call_at(due, self._give_back_late)
+            self._loop.call_at(due, self._release_overdue)
 
-    def _hand_back(self, late: list[RunningHandler]) -> None:
+    def _drop_overdue(self, late: list[RunningHandler]) -> None:
         self._ahead.was_late()
         self._late(late)

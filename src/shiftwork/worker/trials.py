@@ -19,9 +19,9 @@ MAX_OUTPUT = 65_536
 
 
 async def run_tests(wanted: Trial, folder: Path, limit_sec: float | None, mark: str | None = None) -> dict[str, Any]:
-    """Run the tests and return the verdict with its evidence. All their processes end with them, and at the time limit.
+    """Run the tests and return the verdict with its evidence. All their processes end with them, or at the time limit.
 
-    All their processes carry the mark by which they are found if this process dies first.
+    Their processes carry a mark, by which they are found if this process dies first.
     """
     limits = [limit for limit in (wanted.timeout_sec, limit_sec) if limit is not None]
     limit = max(0.0, min(limits)) if limits else None
@@ -32,12 +32,12 @@ async def run_tests(wanted: Trial, folder: Path, limit_sec: float | None, mark: 
     except (OSError, ValueError) as error:
         return _verdict(wanted, None, b"", 0.0, f"the tests cannot be started: {error}")
 
-    def hear(data: bytes) -> None:
+    def collect(data: bytes) -> None:
         printed.extend(data)
         del printed[:-MAX_OUTPUT]
 
     try:
-        await group.listen(hear, hear)
+        await group.listen(collect, collect)
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await group.ended()

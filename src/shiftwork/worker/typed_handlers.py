@@ -47,7 +47,7 @@ async def declare_again(queue: AnyQueue, agent_id: str, tasks: Tasks) -> None:
             log.info("could not declare the types again: %s", error)
             continue
         drifted = any(drift.agent_id == agent_id for type_ in found for drift in type_.drift)
-    log.info("the types are in force as this worker declares them")
+    log.info("this worker's declarations of its types are in force now")
 
 
 def handler_of(task: TypedTask[Any, Any]) -> Handler:
@@ -96,7 +96,7 @@ def check_handler(function: Handler, type: str) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # written in C, without a signature
+        return  # a C function without a signature
     try:
         signature.bind(None)
     except TypeError as error:
