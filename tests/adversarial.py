@@ -431,10 +431,10 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
         for name in ("_HINT", "_OPENING_WORDS", "_ERROR_WORD", "_NOT_A_MESSAGE")
     },
     "notifications/policy.py:_NAMES": Pattern(("passw", "token")),
-    "notifications/policy.py:_LOOKS": Pattern(
-        ("eyJ", "eyJ-", "sk-", "://", "-----BEGIN "), largest=notifications.LOOKED_THROUGH
+    "notifications/policy.py:_SECRETS": Pattern(
+        ("eyJ", "eyJ-", "sk-", "://", "-----BEGIN "), largest=notifications.MAX_SEARCHED
     ),
-    "notifications/policy.py:_SAID": Pattern(("bearer ", "token=", "secret"), largest=notifications.LOOKED_THROUGH),
+    "notifications/policy.py:_NAMED": Pattern(("bearer ", "token=", "secret"), largest=notifications.MAX_SEARCHED),
     "providers/reset_times.py:_ANCHOR": Pattern(("retry-after", "resets "), largest=_FAILURE_TEXT),
     **{
         f"providers/reset_times.py:{name}": Pattern(

@@ -21,7 +21,7 @@ def test_demo_recovers_a_killed_agents_task_and_completes() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "is killed (SIGKILL) at" in done.stdout
     assert "recovered: " in done.stdout
-    assert "failed at 'Design a wireframe': the model broke off in mid-sentence" in done.stdout
+    assert "failed at 'Design a wireframe': the model stopped in mid-sentence" in done.stdout
     assert "The DAG is completed: 8 of 8 tasks completed." in done.stdout
     assert "To explore it, keep the file: shiftwork demo --keep" in done.stdout
     assert "\x1b" not in done.stdout

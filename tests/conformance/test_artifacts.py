@@ -280,7 +280,7 @@ async def test_artifact_upload_with_token_of_another_task_is_refused(queue: Queu
     other = await queue.submit(type="other", target_agent_id="nobody")
     await queue.submit(type="code")
     assignment = await take(queue)
-    with pytest.raises(InputError, match="the token is of another task"):
+    with pytest.raises(InputError, match="the token belongs to another task"):
         await queue.artifacts.put(b"x", task=other.id, token=assignment.token)
 
 

@@ -163,7 +163,7 @@ async def test_signed_but_unreadable_delivery_is_refused_with_event(
 ) -> None:
     if error is None:
         assert (await post(review, "review", signed(body), body)).outcome == "skipped"
-        assert "is not what the trigger waits for" in (await emitted(review, "trigger_skipped"))[0]["reason"]
+        assert "does not match the trigger" in (await emitted(review, "trigger_skipped"))[0]["reason"]
         return
     with pytest.raises(error):
         await post(review, "review", signed(body), body)
@@ -174,7 +174,7 @@ async def test_delivery_lacking_template_values_is_refused_and_can_be_resent(rev
     payload = json.loads(deliveries.PULL_REQUEST)
     del payload["sender"]
     body = json.dumps(payload).encode()
-    with pytest.raises(InputError, match=r"what happened has no payload\.sender\.login"):
+    with pytest.raises(InputError, match=r"the facts have no payload\.sender\.login"):
         await post(review, "review", signed(body), body)
     assert await review.triggers.firings("review") == []
     looser = {**REVIEW, "parameters": {**REVIEW["parameters"], "author": {"default": "nobody"}}}

@@ -173,7 +173,7 @@ async def test_bad_instructions_are_refused(queue: Queue, monkeypatch: pytest.Mo
         await queue.tell("nothing", "hello")
     monkeypatch.setattr(operations, "MAX_INSTRUCTIONS", 1)
     await queue.tell(task.id, "the only one")
-    with pytest.raises(WrongState, match="the most there can be"):
+    with pytest.raises(WrongState, match="instructions, the maximum"):
         await queue.tell(task.id, "one more")
     assert len(await queue.tasks.instructions(task.id)) == 1
 

@@ -10,7 +10,7 @@ from shiftwork.notifications.sender import NotificationSender
 from shiftwork.testing import MovedClock, pass_time
 from tests.sinks.receivers import Receiver
 
-NOT_PUBLIC = "its address is not public: that needs allow_private, and SHIFTWORK_PRIVATE_SINKS=1 where it is sent from"
+NOT_PUBLIC = "its address is not public: set allow_private, and SHIFTWORK_PRIVATE_SINKS=1 on the sending process"
 
 
 async def add(queue: Queue, receiver: Receiver, name: str = "ops", **fields: Any) -> AddedSink:

@@ -185,7 +185,7 @@ async def test_another_process_sends_to_all_recipients_again(
     mailbox.refused = {"bob@example.com": LATER}
     await tell(queue, clock)
     (kept,) = await queue.deliveries.list()
-    assert (kept.status, kept.error) == ("pending", "the mail server refused recipient 2 of 2 for now")
+    assert (kept.status, kept.error) == ("pending", "the mail server refused recipient 2 of 2 temporarily")
     mailbox.refused = {}
     await tell(queue, clock, 60)
     assert mailbox.to == [["ada@example.com"], ["ada@example.com", "bob@example.com"]]
@@ -201,7 +201,7 @@ async def test_permanently_refused_recipient_does_not_block_others(
     await tell(queue, clock)
     assert mailbox.to == [["ada@example.com"]]
     assert await statuses(queue) == ["sent"]
-    assert "the mail server refused recipient 2 of 2 for good" in caplog.text
+    assert "the mail server refused recipient 2 of 2 permanently" in caplog.text
     assert "bob@" not in caplog.text
 
 
@@ -236,7 +236,7 @@ async def test_untrusted_certificate_is_refused(
     await add(queue, guarded, server=f"smtp://queue@{guarded}", secret=PASSWORD)
     await dead_letter(queue)
     await tell(queue, clock)
-    assert (await queue.deliveries.list())[0].error == "the mail server's certificate is not good"
+    assert (await queue.deliveries.list())[0].error == "the mail server's certificate is invalid"
     assert mailbox.got == []
 
 
@@ -246,7 +246,7 @@ async def test_password_is_not_sent_without_encryption(
     await add(queue, server, server=f"smtp://queue@{server}", secret=PASSWORD)
     await dead_letter(queue)
     await tell(queue, clock)
-    text = "the mail server offers no encryption, and a password is not sent without"
+    text = "the mail server offers no encryption, so the password was not sent"
     assert (await queue.deliveries.list())[0].error == text
     assert mailbox.got == []
 

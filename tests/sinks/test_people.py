@@ -47,8 +47,8 @@ def pressed(value: Any, url: str | None = None, **more: Any) -> bytes:
 
 async def press(queue: Queue, body: bytes, *, secret: str = SECRET, at: float | None = None) -> SlackAnswer:
     headers = deliveries.slack(secret, body, queue.now() if at is None else at)
-    interaction, _ = await slack_actions.believe(queue.engine, queue.workspace, "people", headers, body)
-    return await slack_actions.carry_out(queue, interaction)
+    interaction, _ = await slack_actions.verify(queue.engine, queue.workspace, "people", headers, body)
+    return await slack_actions.apply(queue, interaction)
 
 
 async def sent_buttons(queue: Queue, clock: MovedClock, receiver: Receiver) -> dict[str, str]:
@@ -143,7 +143,7 @@ async def test_button_of_an_earlier_question_does_not_answer_the_next(
     held = await take(queue)
     await queue.waits.wait(held.token, "where to next", question="And then?", schema=CITY)
     answer = await press(queue, pressed(found["Oslo"]))
-    assert (answer.status, answer.text) == ("refused", "This was not accepted: the question is no longer open.")
+    assert (answer.status, answer.text) == ("refused", "This was refused: the question is no longer open.")
 
 
 async def test_request_with_a_wrong_signature_or_an_old_one_is_refused(queue: Queue, receiver: Receiver) -> None:
@@ -156,16 +156,16 @@ async def test_request_with_a_wrong_signature_or_an_old_one_is_refused(queue: Qu
         press(queue, body, secret="another"),
         press(queue, body, at=queue.now() - 301),
         press(queue, body, at=queue.now() + 301),
-        slack_actions.believe(queue.engine, "default", "people", {}, body),
-        slack_actions.believe(queue.engine, "default", "none", deliveries.slack(SECRET, body, queue.now()), body),
-        slack_actions.believe(queue.engine, "other", "people", deliveries.slack(SECRET, body, queue.now()), body),
+        slack_actions.verify(queue.engine, "default", "people", {}, body),
+        slack_actions.verify(queue.engine, "default", "none", deliveries.slack(SECRET, body, queue.now()), body),
+        slack_actions.verify(queue.engine, "other", "people", deliveries.slack(SECRET, body, queue.now()), body),
     ):
         with pytest.raises(HookRefused):
             await refused
     assert (await queue.get(task)).status == "waiting_approval"
     await add(queue, receiver, "unsigned", kind="slack")
     with pytest.raises(HookRefused):
-        await slack_actions.believe(queue.engine, "default", "unsigned", deliveries.slack("", body, queue.now()), body)
+        await slack_actions.verify(queue.engine, "default", "unsigned", deliveries.slack("", body, queue.now()), body)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def opened(at: float = NOW) -> Circuit:
 
 
 def half_open() -> Circuit:
-    under_test = breaker_policy.put_to_test(opened(), RULE, PROBE, NOW + 600, NOW + 60)
+    under_test = breaker_policy.begin_test(opened(), RULE, PROBE, NOW + 600, NOW + 60)
     assert under_test is not None
     return under_test
 
@@ -59,16 +59,16 @@ def test_with_dead_letter_counting_a_retry_does_not_count() -> None:
 
 
 def test_one_probe_is_allowed_only_after_the_interval() -> None:
-    assert breaker_policy.put_to_test(opened(), RULE, PROBE, NOW + 600, NOW + 59.9) is None
-    circuit = breaker_policy.put_to_test(opened(), RULE, PROBE, NOW + 600, NOW + 60)
+    assert breaker_policy.begin_test(opened(), RULE, PROBE, NOW + 600, NOW + 59.9) is None
+    circuit = breaker_policy.begin_test(opened(), RULE, PROBE, NOW + 600, NOW + 60)
     assert circuit is not None
     assert (circuit.state, circuit.half_open_at, circuit.probe) == ("half-open", NOW + 60, PROBE)
-    assert breaker_policy.put_to_test(circuit, RULE, ("second", 1), NOW + 900, NOW + 61) is None
-    assert breaker_policy.put_to_test(Circuit(), RULE, PROBE, NOW + 600, NOW) is None
+    assert breaker_policy.begin_test(circuit, RULE, ("second", 1), NOW + 900, NOW + 61) is None
+    assert breaker_policy.begin_test(Circuit(), RULE, PROBE, NOW + 600, NOW) is None
 
 
 def test_probe_that_never_ends_is_replaced_by_the_next() -> None:
-    circuit = breaker_policy.put_to_test(half_open(), RULE, ("second", 1), NOW + 900, NOW + 600)
+    circuit = breaker_policy.begin_test(half_open(), RULE, ("second", 1), NOW + 900, NOW + 600)
     assert circuit is not None
     assert (circuit.probe, circuit.half_open_at) == (("second", 1), NOW + 60)
     late = breaker_policy.after(circuit, RULE, probe_ended("completed"), NOW + 700)
@@ -112,7 +112,7 @@ def test_at_most_one_probe_is_under_way_and_none_while_open(
         claim = (f"task-{number}", number)
         before = circuit
         if step == "claim":
-            circuit = breaker_policy.put_to_test(circuit, RULE, claim, now + 50, now) or circuit
+            circuit = breaker_policy.begin_test(circuit, RULE, claim, now + 50, now) or circuit
             if circuit != before and before.probe is not None:
                 assert before.probe_until is not None
                 assert before.probe_until <= now

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shiftwork.engine.rank import level as level_of
-from shiftwork.limits.capacity_policy import LEVELS, Limits, below, fill, filled, in_need, limits_of, room
+from shiftwork.limits.capacity_policy import LEVELS, Limits, below, fill, filled, limits_of, needing_displacement, room
 from shiftwork.settings.model import Level, Quotas, Settings
 
 COSCIENTIST = Limits(10_000, 1000, 5000, 4000)
@@ -29,9 +29,9 @@ def test_levels_follow_the_priority(priority: float, level: Level) -> None:
 
 
 def test_level_at_its_quota_must_displace_although_there_is_room() -> None:
-    assert in_need(COSCIENTIST, {"high": 1000}, ["high"]) == ["high"]
-    assert in_need(COSCIENTIST, FULL, ["high", "low"]) == ["low", "high"]
-    assert in_need(COSCIENTIST, {"high": 999}, ["high"]) == []
+    assert needing_displacement(COSCIENTIST, {"high": 1000}, ["high"]) == ["high"]
+    assert needing_displacement(COSCIENTIST, FULL, ["high", "low"]) == ["low", "high"]
+    assert needing_displacement(COSCIENTIST, {"high": 999}, ["high"]) == []
 
 
 def test_each_level_displaces_only_lower_levels() -> None:
@@ -40,7 +40,7 @@ def test_each_level_displaces_only_lower_levels() -> None:
 
 @given(limits, st.lists(levels, max_size=20), st.lists(levels, max_size=20))
 def test_newcomers_not_in_need_fit_the_limits(bounds: Limits, waiting: list[Level], newcomers: list[Level]) -> None:
-    needy = in_need(bounds, Counter(waiting), newcomers)
+    needy = needing_displacement(bounds, Counter(waiting), newcomers)
     let_in = Counter(newcomers) - Counter(needy)
     after = Counter(waiting) + let_in
     if let_in and bounds.total is not None:
@@ -54,7 +54,7 @@ def test_newcomers_not_in_need_fit_the_limits(bounds: Limits, waiting: list[Leve
 def test_room_equals_number_of_newcomers_not_in_need(bounds: Limits, waiting: list[Level], level: Level) -> None:
     left = room(bounds, Counter(waiting), level)
     newcomers = [level] * (25 if left is None else left + 1)
-    assert len(in_need(bounds, Counter(waiting), newcomers)) == (0 if left is None else 1)
+    assert len(needing_displacement(bounds, Counter(waiting), newcomers)) == (0 if left is None else 1)
 
 
 @pytest.mark.requirement("C-189", "C-190")

@@ -94,11 +94,11 @@ class Authenticator:
             return known[1]
         asking = self._asking.get(secret)
         if asking is None:  # hundreds of streams with one token ask at the same moment; the store is asked once
-            asking = self._asking[secret] = asyncio.create_task(self._ask(secret))
+            asking = self._asking[secret] = asyncio.create_task(self._look_up(secret))
             asking.add_done_callback(lambda _: self._asking.pop(secret, None))
         return await asyncio.shield(asking)
 
-    async def _ask(self, secret: str) -> Identity | None:
+    async def _look_up(self, secret: str) -> Identity | None:
         now = time.monotonic()
         token = await self._find_token(secret)
         found = None if token is None else Identity(token.name, token.id, token.workspace_id, frozenset(token.scopes))

@@ -212,11 +212,11 @@ async def open_allocator(tx: Tx, engine: Engine, workspace: str, agent: Row) -> 
     resolver = await engine.settings_cache.load(tx, workspace)
     left = budget.left(agent["budget"], agent["spent"], agent["granted"])
     if resolver.settings().budget.daily_usd is None:
-        return BudgetAllocator(resolver, left, await _begun(tx, engine, workspace))
+        return BudgetAllocator(resolver, left, await _existing_day_budget(tx, engine, workspace))
     return BudgetAllocator(resolver, left, await today(tx, engine, workspace))
 
 
-async def _begun(tx: Tx, engine: Engine, workspace: str) -> Row | None:
+async def _existing_day_budget(tx: Tx, engine: Engine, workspace: str) -> Row | None:
     """The day's budget, if any: it continues to count without a limit, so that a new limit misses nothing.
 
     Usually there is none, which is rechecked as often as settings are.
@@ -258,7 +258,7 @@ async def count_ended(tx: Tx, day: Row) -> int:
     return sum(int(row["cost"]) for row in await tx.all("charge_ended", **names))
 
 
-async def let_go(tx: Tx, engine: Engine, held_by: Row, count: int = BATCH) -> tuple[int, bool]:
+async def free_held(tx: Tx, engine: Engine, held_by: Row, count: int = BATCH) -> tuple[int, bool]:
     """Free held tasks that a budget can pay for now, the first in order first; returns how many, and whether others
     stay held.
     """

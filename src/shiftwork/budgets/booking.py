@@ -10,7 +10,7 @@ import msgspec
 
 from shiftwork.accounts.windows import AccountWindows
 from shiftwork.budgets import policy as budget
-from shiftwork.budgets.allocator import let_go, to_save
+from shiftwork.budgets.allocator import free_held, to_save
 from shiftwork.engine.lanes import wake_all
 from shiftwork.engine.new_events import NewEvent
 from shiftwork.engine.unit_of_work import AttemptEnd, Participant, UnitOfWork
@@ -306,7 +306,7 @@ class CostChanges(Participant):
             return
         work = self.work
         if row["closed_at"] is not None:
-            await let_go(work.tx, work.engine, row, FREED_AT_ONCE)
+            await free_held(work.tx, work.engine, row, FREED_AT_ONCE)
         if row["kind"] == "day" and before <= 0:
             await wake_all(work.tx, row["workspace"])
 

@@ -13,8 +13,8 @@ from shiftwork.budgets.allocator import (
     FIRST,
     BudgetAllocator,
     Level,
+    free_held,
     hold_under,
-    let_go,
     to_save,
     today,
 )
@@ -157,7 +157,7 @@ async def settle_budget(
     if more:
         await count_in(tx, engine, row)
     elif row["closed_at"] is not None:
-        freed, _ = await let_go(tx, engine, row)
+        freed, _ = await free_held(tx, engine, row)
         more = freed == BATCH
     row = await tx.one("find_budget", **names)
     assert row is not None
@@ -200,7 +200,7 @@ async def _maintain(tx: Tx, engine: Engine, row: Row, counts: dict[str, int]) ->
     counts["held"] += len(held)
     for lane in {task["lane"] for task in held}:
         tx.wake(lane)  # the budgets after them can be reached now
-    freed, more = await let_go(tx, engine, row) if rest is None or rest >= 0 else (0, True)
+    freed, more = await free_held(tx, engine, row) if rest is None or rest >= 0 else (0, True)
     counts["freed"] += freed
     if not held and not more and not await tx.all("held_under", id=row["id"], count=1):
         counts["opened"] += await _reopen(tx, engine, row)

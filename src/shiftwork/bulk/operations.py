@@ -73,12 +73,12 @@ async def page(
     if dry_run:
         return await call.read(lambda tx: _count(tx, call.workspace, action, wanted, until))
 
-    async def look(tx: Tx) -> FoundPage:
+    async def find_page(tx: Tx) -> FoundPage:
         chosen = await selection.select(tx, call.workspace, wanted, as_of=until)
         found = await chosen.page(tx, cursor, limit)
         return FoundPage(found, wanted.statuses, len(found) == limit, until, chosen.lag)
 
-    found = await call.read(look)
+    found = await call.read(find_page)
     return await call.run(_apply, call.workspace, Change(action, reason, priority), found)
 
 

@@ -194,7 +194,7 @@ async def _engine(queue: Queue) -> list[Finding]:
 
         engine = f"SQLite {apsw.sqlite_lib_version()}"
     else:
-        rows = await _ask(dsn, "select current_setting('server_version') as version")
+        rows = await _query(dsn, "select current_setting('server_version') as version")
         engine = f"PostgreSQL {rows[0]['version']}"
     return [
         Finding("ok", "store", f"{engine} at {without_secrets(queue.url)}"),
@@ -202,7 +202,7 @@ async def _engine(queue: Queue) -> list[Finding]:
     ]
 
 
-async def _ask(dsn: str, query: str, *values: Any) -> list[Any]:
+async def _query(dsn: str, query: str, *values: Any) -> list[Any]:
     """Run checks of the server itself, outside the queue's tables."""
     import asyncpg  # noqa: PLC0415  # an extra
 
@@ -332,7 +332,7 @@ async def _transactions(queue: Queue) -> list[Finding]:
     dsn = getattr(queue.engine.store, "dsn", None)
     if dsn is None:
         return []
-    rows = await _ask(dsn, OLD_TRANSACTIONS, OLD_TRANSACTION_SEC)
+    rows = await _query(dsn, OLD_TRANSACTIONS, OLD_TRANSACTION_SEC)
     return [
         Finding(
             "warning",

@@ -155,7 +155,7 @@ class Root(Group):
                 end(gone.as_dict(), code_of(gone), in_json=in_json)
             if error.errno not in NOT_WRITTEN or error.filename is not None:
                 raise
-            _let_go()
+            _discard_output()
             lost = {"code": "output_lost", "what": f"the answer cannot be written: {error.strerror}", "hint": DONE}
             end(lost, ExitCode.FAILED, in_json=in_json)
         sys.exit(code if isinstance(code, int) else ExitCode.OK)
@@ -172,7 +172,7 @@ def _is_nowhere(error: OSError) -> bool:
     return False
 
 
-def _let_go() -> None:
+def _discard_output() -> None:
     """Discard unwritten output: Python would report it at exit, with an exit code of its own."""
     with suppress(OSError, ValueError):  # a test's output has no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -123,7 +123,7 @@ def migrate(*, check: bool, dry_run: bool, sql: bool, contract: bool) -> Answer:
 def _migrate(shell: Shell, *, check: bool, dry_run: bool, sql: bool, contract: bool) -> Answer:
     """Migrate one database; those of a map run one after the other."""
     if sql or dry_run:
-        lacking = asyncio.run(_look(shell, contract=contract))
+        lacking = asyncio.run(_pending(shell, contract=contract))
         (_print_script if sql else _print_effects)(shell, lacking)
         return None
     try:
@@ -139,7 +139,7 @@ def _migrate(shell: Shell, *, check: bool, dry_run: bool, sql: bool, contract: b
     return None
 
 
-async def _look(shell: Shell, *, contract: bool) -> Lacking:
+async def _pending(shell: Shell, *, contract: bool) -> Lacking:
     from shiftwork.store import migrating  # noqa: PLC0415  # no store for `--help`
 
     return await migrating.look(shell.store, contract=contract)
@@ -166,12 +166,12 @@ async def _schema(shell: Shell, *, check: bool, contract: bool) -> tuple[str, li
 
     if check:
         refuse_absent(shell.store)
-        migrate.refuse_unmigrated((await _look(shell, contract=contract)).needed)
+        migrate.refuse_unmigrated((await _pending(shell, contract=contract)).needed)
     else:
         await (await shell.open_database(create=True)).close()
         if contract:
             await (await opening.open_store(shell.store, migrate_schema="contract")).close()
-    left = (await _look(shell, contract=True)).needed
+    left = (await _pending(shell, contract=True)).needed
     return migrate.sources()[-1].title, [migration.title for migration in left]
 
 
@@ -211,7 +211,7 @@ def version() -> Answer:
 
 
 def _show_version() -> None:
-    from shiftwork import __version__  # noqa: PLC0415  # the package is half made while this module is loaded
+    from shiftwork import __version__  # noqa: PLC0415  # the package is still being imported when this module is
 
     known: dict[str, Any] = {"shiftwork": __version__, "python": platform.python_version()}
     current().answer(known, lambda: click.echo(f"shiftwork {__version__} (Python {known['python']})"))

@@ -101,7 +101,7 @@ async def add(shell: Shell, queue: AnyQueue, *, name: str, file: Any, secret_env
 def _trigger(options: dict[str, Any]) -> dict[str, Any]:
     parameters = dict(options["parameter"])
     made = {"task": options["task"], "dag": options["dag"], "overlap": options["overlap"], "parameters": parameters}
-    return {"on": _given(_source(options)), **_given(made)}
+    return {"on": _without_unset(_source(options)), **_without_unset(made)}
 
 
 def _source(options: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _source(options: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "event", "events": list(options["event"]), "where": where}
 
 
-def _given(fields: dict[str, Any]) -> dict[str, Any]:
+def _without_unset(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, {}, [])}
 
 

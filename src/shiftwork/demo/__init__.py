@@ -1,4 +1,4 @@
-"""The demo: a small fleet of simulated agents builds a landing page, and one of them is killed on the way."""
+"""The demo: a small fleet of simulated agents builds a landing page, and one of them is killed meanwhile."""
 
 from shiftwork.demo.story import run
 

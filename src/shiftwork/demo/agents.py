@@ -1,4 +1,4 @@
-"""The demo's agents: a worker as a user would write it, except that it sleeps where a model would think."""
+"""The demo's agents: a worker as users would write it, except that it sleeps instead of calling a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ worker = Worker(concurrency=1, stop_grace_sec=5)
 
 
 async def think(context: Context, seconds: float, cost_usd: float) -> None:
-    """Pretend to work: time passes, progress is made, money is spent."""
+    """Simulate work: sleep, and report progress and cost."""
     for step in range(1, STEPS + 1):
         await asyncio.sleep(seconds / STEPS)
         context.spent(cost_usd / STEPS, tokens_in=900, tokens_out=150)
@@ -23,7 +23,7 @@ async def think(context: Context, seconds: float, cost_usd: float) -> None:
 
 @worker.handler("research")
 async def research(context: Context) -> dict[str, Any]:
-    """Spawns a lookup of each rival, frees its slot meanwhile, and continues with the results."""
+    """Spawn a lookup of each rival, free the slot meanwhile, and continue with the results."""
     subtasks = await context.subtasks()
     if not subtasks:
         await think(context, 0.6, 0.03)
@@ -45,10 +45,10 @@ async def lookup(context: Context) -> str:
 
 @worker.handler("design")
 async def design(context: Context) -> dict[str, str]:
-    """Its first attempt fails, as calls of a model do now and then."""
+    """Fail the first attempt, as model calls sometimes do."""
     if context.task.attempts == 0:
         await think(context, 0.5, 0.02)
-        raise Fail("crash", "the model broke off in mid-sentence")
+        raise Fail("crash", "the model stopped in mid-sentence")
     await think(context, 0.7, 0.04)
     return {"wireframe": "hero, three columns, one button"}
 

@@ -24,7 +24,7 @@ COLOURS = {
 
 
 class Screen:
-    """Plain lines where no one looks, and none at all when it is quiet. `NO_COLOR` is honoured by rich."""
+    """Plain lines without a terminal, and no output if quiet. Rich honours `NO_COLOR`."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(quiet=quiet, highlight=False, soft_wrap=True)

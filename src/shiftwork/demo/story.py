@@ -39,7 +39,7 @@ KILL_AT_PCT = 40
 MAX_SEC = 50.0
 SETTINGS = {
     "heartbeat_interval_sec": 1,
-    "heartbeat_timeout_sec": 5,  # where a dead process cannot be seen, its silence tells
+    "heartbeat_timeout_sec": 5,  # for systems where a dead process cannot be detected
     "retry.initial_delay_sec": 0.5,
     "retry.jitter": False,
     "maintenance.retry_promoter_sec": 0.25,
@@ -67,7 +67,7 @@ class Summary(msgspec.Struct, kw_only=True):
 
 
 def run(*, keep: bool = False, json: bool = False) -> int:
-    """Play the demo; the exit code is 0 when every task was completed."""
+    """Run the demo; the exit code is 0 if every task was completed."""
     ending = StopSignals()
     folder = Path(tempfile.mkdtemp(prefix="shiftwork-demo-"))
     try:
@@ -86,7 +86,7 @@ def run(*, keep: bool = False, json: bool = False) -> int:
 
 
 class StopSignals:
-    """SIGTERM and SIGHUP end the demo as the keyboard does, or its agents and its folder would be left behind."""
+    """Makes SIGTERM and SIGHUP end the demo like Ctrl-C; otherwise, its agents and its folder would be left behind."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -96,8 +96,8 @@ class StopSignals:
         self._task: asyncio.Task[Any] | None = None
         before = {number: signal.getsignal(number) for number in self.SIGNALS}
         self._before = {number: known for number, known in before.items() if known is not signal.SIG_IGN}
-        for number in self._before:  # what is ignored, as nohup does with SIGHUP, stays so
-            signal.signal(number, self._ask)
+        for number in self._before:  # an ignored signal stays ignored, e.g. SIGHUP under nohup
+            signal.signal(number, self._cancel_once)
 
     async def of(self, play: Coroutine[Any, Any, T]) -> T:
         """Run until cancelled."""
@@ -107,8 +107,8 @@ class StopSignals:
             raise asyncio.CancelledError
         return await play
 
-    def _ask(self, number: int, _frame: object) -> None:
-        """Once: anyone who asks again must not stop the tidying up."""
+    def _cancel_once(self, number: int, _frame: object) -> None:
+        """Cancel the demo once; a second signal must not stop the cleanup."""
         if not self.code and self._loop is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
         self.code = 128 + number
@@ -125,21 +125,21 @@ async def _play(folder: Path, screen: Screen, *, keep: bool) -> Summary:
             await queue.settings.set(key, value)
         submitted = await queue.as_caller("human:ada").submit_dag(LANDING_PAGE)
         story = Story(queue, screen, str(submitted[0].dag_id))
-        screen.say(f"{len(submitted)} tasks of a landing page go in as one DAG, into one SQLite file.", "bold")
+        screen.say(f"{len(submitted)} tasks of a landing page are submitted as one DAG, in one SQLite file.", "bold")
         with screen:
             async with _fleet(url, folder) as processes:
-                screen.say(f"Agents {', '.join(AGENTS)} start, a process each.")
+                screen.say(f"Agents {', '.join(AGENTS)} start, each in its own process.")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(MAX_SEC):
                         await story.watch(processes)
         summary = await story.summary(url if keep else None)
-    _tell(screen, summary, folder)
+    _print_summary(screen, summary, folder)
     return summary
 
 
 @asynccontextmanager
 async def _fleet(url: str, folder: Path) -> AsyncIterator[dict[str, asyncio.subprocess.Process]]:
-    """A worker process for each agent; what they log goes into the demo's folder."""
+    """Start a worker process for each agent; their logs are in the demo's folder."""
     processes: dict[str, asyncio.subprocess.Process] = {}
     with (folder / "agents.log").open("wb") as log:
         try:
@@ -155,7 +155,7 @@ async def _fleet(url: str, folder: Path) -> AsyncIterator[dict[str, asyncio.subp
 
 
 def _place(otherwise: Path) -> Path:
-    """Where this runs, unless that folder was removed: a worker looks for its module from where it is."""
+    """The current folder, from which a worker imports its module, unless it was removed."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -174,7 +174,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 class Story:
-    """Follows the queue's events, tells them, and kills an agent at the right moment."""
+    """Follows the queue's events, prints them, and kills an agent at the right moment."""
 
     def __init__(self, queue: Queue, screen: Screen, dag_id: str) -> None:
         self._queue = queue
@@ -199,7 +199,7 @@ class Story:
         await self._print_news()
 
     def _kill(self, processes: dict[str, asyncio.subprocess.Process]) -> None:
-        """SIGKILL: no warning, no last word."""
+        """Kill an agent with SIGKILL, so that it cannot clean up."""
         for task in self._tasks.values():
             pct = (task.progress or {}).get("pct", 0)
             if task.title == VICTIM and task.claim.agent_id and KILL_AT_PCT <= pct < 100:
@@ -229,7 +229,7 @@ class Story:
         elif event.verb == "completed":
             self._print(f"{agent} has finished {title}", "green")
         elif event.verb == "failed":
-            wait = f"; tried again in {data['delay_sec']:g} s" if "delay_sec" in data else ""
+            wait = f"; retried in {data['delay_sec']:g} s" if "delay_sec" in data else ""
             self._print(f"{agent} failed at {title}: {data.get('error') or event.reason}{wait}", "magenta")
         elif event.verb == "lease_expired":
             self._print(f"{title} is reclaimed from {data.get('agent')}: its process is gone", "magenta")
@@ -238,7 +238,7 @@ class Story:
         elif event.verb == "waited":
             self._print(f"{agent} frees its slot: {title} waits for its subtasks")
         elif event.path and event.path[-1] == "ready" and event.verb == "unblocked":
-            self._print(f"{title} is ready: all it waited for is done", "cyan")
+            self._print(f"{title} is ready: all its dependencies are done", "cyan")
 
     def _is_recovery(self, event: Event, task: Task, agent: str) -> bool:
         after_the_kill = self._killed is not None and self._recovered is None and event.at >= self._killed_at
@@ -267,7 +267,7 @@ class Story:
         )
 
 
-def _tell(screen: Screen, summary: Summary, folder: Path) -> None:
+def _print_summary(screen: Screen, summary: Summary, folder: Path) -> None:
     screen.say()
     screen.say(f"The DAG is {summary.status}: {summary.completed} of {summary.tasks} tasks completed.", "bold")
     screen.say(f"  attempts   {summary.attempts}, of which {summary.failed_attempts} failed; those tasks were retried")

@@ -1,1 +1,1 @@
-"""Whose turn it is: shares, serial keys, affinity, and preemption."""
+"""Fairness: shares, serial keys, affinity, and preemption."""

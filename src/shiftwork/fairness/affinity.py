@@ -1,6 +1,6 @@
 """Affinity: prefers an agent whose last task was similar.
 
-It says which agent gets a task, not which task goes first: an agent that is alone takes tasks in their order.
+It decides which agent gets a task, not which task goes first: a single agent takes tasks in order.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ NONE: dict[int, float] = {}
 
 
 async def affinity_bonus(tx: Tx, agent: Row, lanes: Sequence[Lane], settings: Settings) -> dict[int, float]:
-    """By lane, how many seconds older its tasks count for this agent: fewer than none where they suit another better.
+    """By lane, how many seconds older its tasks count for this agent; negative if they suit another better.
 
-    Rank goes before it, and so does a task that is older by more than that: no task waits for an agent's liking.
+    Rank takes precedence, and so does a task that is older by more than that, so that no task waits for long.
     """
     if not settings.affinity_sec or len(lanes) == 1:
         return NONE

@@ -1,4 +1,4 @@
-"""Deals round the shares: one task of each in turn, the best of its share."""
+"""Hands out the tasks of shares in turn: one of each share, its best first."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from shiftwork.store.store import Row, Tx
 
 
 class RoundRobin:
-    """Whose turn it is in a workspace.
+    """The turns of the shares in a workspace.
 
-    One claim at a time holds them and deals in order. Anyone who comes meanwhile does not wait, and deals in an order
-    of
-    chance: no one is passed over forever by that, either.
+    One claim at a time holds them and takes tasks in that order. Concurrent claims do not wait; they use a random
+    order, which passes over no share forever, either.
     """
 
     def __init__(self, tx: Tx, workspace: str, kept: list[Share] | None, order: list[Share]) -> None:
@@ -48,7 +47,7 @@ async def load_round_robin(tx: Tx, engine: Engine, workspace: str, lanes: Sequen
 
 
 class FairShareMerge(LaneMerge):
-    """Like a merge, but no share gets a second task while another that waits had none."""
+    """Like a merge, but no share gets a second task while another waiting share has had none."""
 
     def __init__(
         self,
@@ -87,12 +86,12 @@ class FairShareMerge(LaneMerge):
         if not bands:
             return None
         if not self._left:
-            # What there is to spare comes from the same shares: whose best is locked has its turn with its next.
+            # Spare tasks come from the same shares, so that a share whose best task is locked can use its next.
             self._left, self._expected = self._wanted, self._round_robin.order
         first = min(bands.values())
         served = share_policy.next_of(self._expected, [each for each, band in bands.items() if band == first])
         head = heapq.heappop(self._piles[served])
-        if head[3] is not None:  # else its share has not had its turn: what comes behind this place is read first
+        if head[3] is not None:  # otherwise the lane must be read on first, and its share keeps its turn
             self._left -= 1
             self._expected = share_policy.after(self._expected, served)
         return head

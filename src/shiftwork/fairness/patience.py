@@ -1,4 +1,4 @@
-"""How long a task waits for an agent that suits it better: seconds, and only while such an agent asks for work."""
+"""How long a task waits for an agent that suits it better: seconds, and only while such an agent is claiming."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 MAX_SEC = 30.0
 ASKING_SEC = 60.0
-"""An agent whose last claim, or whose registration, is older than this does not count as asking for work."""
+"""An agent counts as claiming if its last claim or its registration is no older than this."""
 
 
 def until(ready_since: float, settings: Settings) -> float:
-    """When any able agent may take the task. Every agent that asks for work does so once in this time."""
+    """When any able agent may take the task. Each claiming agent makes at least one claim in this time."""
     return ready_since + min(MAX_SEC, settings.heartbeat_interval_sec)

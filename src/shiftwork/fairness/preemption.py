@@ -1,4 +1,4 @@
-"""Preemption in the store: running work is asked to yield where an urgent task waits and no one able is free."""
+"""Preemption in the store: asks running work to yield if an urgent task waits and no able agent is free."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from shiftwork.settings.resolve import Resolver
 
 MOST_URGENT = 20
-"""Urgent tasks of a workspace that are looked at in one turn, the most urgent first."""
+"""How many urgent tasks of a workspace are considered in one run, the most urgent first."""
 
 MAX_RUNNING = 1000
-"""Running tasks among which the one that yields is chosen."""
+"""How many running tasks are considered for yielding."""
 
 
 async def poll_yields(tx: Tx, engine: Engine) -> dict[str, int]:
-    """Ask running work to yield, once for each urgent task that waits."""
+    """Ask running work to yield, once for each waiting urgent task."""
     known = await engine.settings_cache.load_many(tx, [row["name"] for row in await tx.all("used_workspaces")])
     preempting = {name: resolver for name, resolver in known.items() if resolver.anywhere(preempts)}
     if not preempting:
@@ -36,7 +36,7 @@ async def poll_yields(tx: Tx, engine: Engine) -> dict[str, int]:
     asked = 0
     for name, resolver in preempting.items():
         await tx.run("drop_yields", workspace=name)
-        asked += await _look_at(work, name, resolver)
+        asked += await _preempt_in(work, name, resolver)
     await work.save_events()
     return {"asked": asked} if asked else {}
 
@@ -46,7 +46,7 @@ def preempts(settings: Settings) -> bool:
     return settings.deadline.preempt_running
 
 
-async def _look_at(work: UnitOfWork, workspace: str, resolver: Resolver) -> int:
+async def _preempt_in(work: UnitOfWork, workspace: str, resolver: Resolver) -> int:
     below = rank.URGENT_BELOW
     found = await work.tx.all("urgent_waiting", workspace=workspace, below=below, count=MOST_URGENT)
     urgent = [row for row in found if preempts(resolver.settings(row["type"]))]
@@ -61,7 +61,7 @@ async def _look_at(work: UnitOfWork, workspace: str, resolver: Resolver) -> int:
             victim = await _victim(work, load(row), [agent["id"] for agent in able], asked)
             if victim is not None:
                 asked.add(victim.id)
-                await _ask(work, load(row), victim)
+                await _request_yield(work, load(row), victim)
     return len(asked)
 
 
@@ -87,13 +87,13 @@ async def _victim(work: UnitOfWork, urgent: TaskRow, agents: Sequence[str], aske
     return None if chosen is None else held[chosen.id]
 
 
-async def _ask(work: UnitOfWork, urgent: TaskRow, victim: TaskRow) -> None:
+async def _request_yield(work: UnitOfWork, urgent: TaskRow, victim: TaskRow) -> None:
     await work.tx.insert("insert_yields", [(urgent.id, urgent.workspace, victim.id, victim.fence, work.now)])
     work.emit(victim, "yield_asked", fence=victim.fence, data={"for": ids.show_task(urgent.id)})
 
 
 async def asked(tx: Tx, engine: Engine, workspaces: Iterable[str], claims: Iterable[Token]) -> dict[Token, str]:
-    """Of these claims, those that were asked to yield, and why; where nothing preempts, nothing is read."""
+    """The claims that were asked to yield, each with the reason. Reads nothing if preemption is off."""
     for workspace in sorted(set(workspaces)):
         if (await engine.settings_cache.load(tx, workspace)).anywhere(preempts):
             break

@@ -1,4 +1,4 @@
-"""Preemption: which running task makes way for one whose deadline is near."""
+"""Preemption: chooses the running task that yields to one whose deadline is near."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ class Running(NamedTuple):
 
 
 def lowest(running: Iterable[Running], urgent: Parts) -> Running | None:
-    """The least urgent that is less urgent than this one; of equals the youngest, which loses least."""
+    """The least urgent of the tasks less urgent than this one; among equals the youngest, which loses least work."""
     able = [each for each in running if not each.parts.urgent and each.parts.effective > urgent.effective]
     return max(able, key=lambda each: (each.parts.effective, each.claimed_at, each.id), default=None)

@@ -1,8 +1,8 @@
-"""Preferences: for a few seconds a task waits for an agent that suits it better, while such an agent asks for work.
+"""Preferences: a task waits a few seconds for an agent that suits it better, while such an agent is claiming.
 
-A retry prefers another agent than the one that failed, or its own runtime; an output prefers a judge that did not make
-it; a task prefers agents that have its models, and one that is not urgent an agent whose account has much more left.
-None of them is a requirement: when the patience is over, any able agent takes the task.
+A retry prefers an agent other than the one that failed, or its own runtime; an output prefers a judge that did not
+produce it; a task prefers agents that have its models; a task that is not urgent prefers an agent whose account has
+much more left. None of them is a requirement: after the wait, any able agent takes the task.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Suits = Callable[["Row", ClaimFilter], bool]
 
 
 class Needs(NamedTuple):
-    """What a task says about the agent that should take it; models as of its next attempt."""
+    """A task's requirements and preferences for its agent; models as of its next attempt."""
 
     capabilities: Sequence[str]
     models: Sequence[str] = ()
@@ -42,7 +42,7 @@ class Needs(NamedTuple):
 
 
 def needs_of(row: Row, lane: Lane, body: Mapping[str, Any] | None) -> Needs:
-    """The lane says it for all its tasks; in a mixed lane each task's body does."""
+    """Read them from the lane, or, in a mixed lane, from the task's body."""
     if not lane.key.mixed:
         return Needs(lane.key.capabilities, lane.key.models, lane.key.fallback)
     constraints = ((body or {}).get("spec") or {}).get("constraints") or {}
@@ -53,7 +53,7 @@ def needs_of(row: Row, lane: Lane, body: Mapping[str, Any] | None) -> Needs:
 
 
 class Wait(NamedTuple):
-    """Why an agent does not get a task yet, until when, and for whom it is kept."""
+    """Why an agent does not get a task yet, until when, and which agents it is kept for."""
 
     why: str
     until: float
@@ -61,7 +61,7 @@ class Wait(NamedTuple):
 
 
 class Preferences:
-    """Which tasks wait for another agent than this one."""
+    """Decides which tasks wait for an agent other than this one."""
 
     def __init__(self, tx: Tx, engine: Engine, use: AccountUse, gates: Gates, runtime_id: str | None) -> None:
         self._tx = tx
@@ -73,18 +73,18 @@ class Preferences:
         self._others: list[tuple[Row, ClaimFilter]] | None = None
         self._groups: dict[str, str | None] = {}
         self._kept: defaultdict[str, set[str]] = defaultdict(set)
-        """By agent, the tasks that are kept for it since its account has more left."""
+        """By agent: the tasks kept for it because its account has more left."""
         self.soonest: float | None = None
-        """When the first of the tasks that wait is for any agent."""
+        """When the first waiting task becomes available to any agent."""
 
     def concern(self, row: Row, lane: Lane) -> bool:
-        """Whether a preference may keep this task from this agent; most tasks have none."""
+        """Whether a preference could keep this task from this agent; most tasks have none."""
         if row["last_agent_id"] is not None or lane.key.mixed or not self._gates.suits(lane):
             return True
         return self._use.fleet is not None and rank.level(row["priority"]) != "high"
 
     def concern_new(self, lane: Lane) -> bool:
-        """The same for any task of this lane that no agent has had."""
+        """The same for tasks of this lane that no agent has had yet."""
         return lane.key.mixed or not self._gates.suits(lane) or self._use.fleet is not None
 
     @staticmethod
@@ -92,7 +92,7 @@ class Preferences:
         return bool(lane.key.mixed or row["own_settings"] or row["type"] == verdict.JUDGE)
 
     async def wait(self, row: Row, lane: Lane, body: Mapping[str, Any] | None) -> Wait | None:
-        """The wait of a task that is kept for others now; None for one that this agent may take."""
+        """The wait of a task that is kept for other agents; None if this agent may take it."""
         needs = needs_of(row, lane, body)
         settings = await self._settings(row, body)
         until = patience.until(row["updated_at"], settings)
@@ -116,7 +116,7 @@ class Preferences:
         last = row["last_agent_id"]
         if author is not None and await self._is_like(author):
             if others := await self._asking(row, needs, lambda other, _: self._is_apart(other)):
-                return f"{author} made the output that is to be judged", others
+                return f"{author} produced the output to be judged", others
         elif last is not None and preference == "different" and await self._is_like(last):
             if others := await self._asking(row, needs, lambda other, _: other["id"] != last and self._is_apart(other)):
                 return f"{last} failed at it", others
@@ -139,7 +139,7 @@ class Preferences:
         return (f"{self._agent['id']} has none of the models it prefers", others) if others else None
 
     async def _more_left(self, row: Row, needs: Needs, settings: Settings) -> tuple[str, Sequence[str]] | None:
-        """Urgent work takes any account; other work leaves an account that is nearly used up to it."""
+        """Urgent work uses any account; other work leaves nearly exhausted accounts to it."""
         if self._use.name is None or rank.level(row["priority"]) == "high":
             return None
         workspace, now = self._agent["workspace"], self._tx.now
@@ -163,13 +163,13 @@ class Preferences:
         return f"their accounts have more left than {self._use.name.key().text}", others
 
     def _is_free_for(self, row: Row, other: Row, room: float) -> bool:
-        """Whether the other agent can take it besides what is already kept for it: what it cannot must not wait."""
+        """Whether the other agent has room for it besides tasks already kept for it; if not, the task must not wait."""
         kept = self._kept[other["id"]]
         free = room if other["free_slots"] is None else min(room, other["free_slots"])
         return row["id"] in kept or len(kept) < free
 
     async def _asking(self, row: Row, needs: Needs, suits: Suits) -> list[str]:
-        """Other agents that are free, ask for such work and suit it better."""
+        """Other free agents that are claiming such work and suit it better."""
         if self._others is None:
             names = {"workspace": self._agent["workspace"], "id": self._agent["id"]}
             found = await self._tx.all("asking_agents", **names, since=self._tx.now - patience.ASKING_SEC)
@@ -182,7 +182,7 @@ class Preferences:
         ]
 
     async def _is_like(self, agent_id: str) -> bool:
-        """Whether this agent is that one, or of its isolation group."""
+        """Whether the agents are the same, or of the same isolation group."""
         if agent_id == self._agent["id"] or self._agent["isolation_group"] is None:
             return bool(agent_id == self._agent["id"])
         if agent_id not in self._groups:

@@ -1,7 +1,7 @@
-"""Serial execution in the store: of the tasks of one key one runs, and the others are held back until it ends.
+"""Serial execution in the store: one task of a key runs, and the others are held back until it ends.
 
-The row of a key names the claim that has it. Anyone who finds it taken holds tasks back under its lock, and anyone who
-ends the claim frees it before it looks for what is held: so nothing is held back that no one would bring back.
+The row of a key names the claim that has it. A claim that finds the key taken holds tasks back under the row's lock;
+the end of a claim frees the key before it looks for held tasks. So no task is held back without being freed again.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from shiftwork.model.states import State
 from shiftwork.store.store import Row, Tx
 
 HOLD = "serial"
-"""What is in a task's `hold` while another task of its key runs."""
+"""The value of a task's `hold` while another task of its key runs."""
 
 BATCH = 100
-"""Tasks behind one that has to wait which are looked at in the same step: they may be of the same key."""
+"""How many tasks behind a held one are checked in the same step, because they may have the same key."""
 
 Name = tuple[str, str]
 """A workspace and a key."""
 
 
 class Serials(Participant):
-    """Passes on the keys of claims that one unit of work ends, and keeps the places of those that wait for one."""
+    """Passes on the keys of claims that one unit of work ends, and keeps the positions of held tasks up to date."""
 
     def __init__(self, work: UnitOfWork) -> None:
         super().__init__(work)
@@ -57,7 +57,7 @@ class Serials(Participant):
 
 
 async def admit(work: UnitOfWork, lanes: Iterable[Lane], rows: list[Row]) -> list[Row]:
-    """Of what a claim has picked, what may run now; the rest leaves the claim index."""
+    """Return the picked tasks that may run now; hold back the others."""
     kinds = {lane.id: lane.key.serial for lane in lanes if lane.key.serial is not None}
     names = {row["id"]: _name(row, kinds[row["lane"]]) for row in rows if row["lane"] in kinds} if kinds else {}
     if not names:
@@ -71,12 +71,12 @@ async def admit(work: UnitOfWork, lanes: Iterable[Lane], rows: list[Row]) -> lis
 
 
 async def undo(work: UnitOfWork, rows: Collection[Row]) -> None:
-    """Something else kept these from being claimed: their keys are free again, and what was held back for them too."""
+    """Free the keys of tasks that were not claimed for another reason, with the tasks held back for them."""
     await release(work, [(row["id"], row["fence"] + 1) for row in rows])
 
 
 async def _take(tx: Tx, rows: Sequence[Row], names: Mapping[str, Name]) -> tuple[set[str], set[Name]]:
-    """The tasks that have their keys now, and the keys that are taken. One that was let go meanwhile is neither."""
+    """The tasks that now have their keys, and the taken keys. A key freed meanwhile is in neither."""
     first: dict[Name, Row] = {}
     for row in rows:
         first.setdefault(names[row["id"]], row)
@@ -88,7 +88,7 @@ async def _take(tx: Tx, rows: Sequence[Row], names: Mapping[str, Name]) -> tuple
 
 
 async def _hold_behind(tx: Tx, lane: int, kind: serial_policy.Kind | None, closed: set[Name], taken: set[str]) -> None:
-    """Those next in line of the same keys would be found by one claim after another."""
+    """Hold back the next tasks of the same keys, too; otherwise one claim after another would find them."""
     assert kind is not None
     rows = await tx.all("serial_heads", lane=lane, count=BATCH)
     names = {row["id"]: (row["workspace"], serial_policy.key(kind, row["type"], row["serial_key"])) for row in rows}
@@ -109,7 +109,7 @@ def _name(row: Row, kind: serial_policy.Kind | None) -> Name:
 
 
 async def release(work: UnitOfWork, claims: Iterable[tuple[str, int]]) -> None:
-    """Claims have ended: their keys pass on."""
+    """Pass on the keys of ended claims."""
     await _pass_on(work.tx, sorted(set(claims)))
 
 
@@ -119,7 +119,7 @@ async def _pass_on(tx: Tx, claims: Sequence[tuple[str, int]]) -> None:
 
 
 async def _bring_back(tx: Tx, names: set[Name]) -> None:
-    """The best task of each lane that waits for these keys; which of them is best of all, the next claim sees."""
+    """Free the best task of each lane that waits for these keys; the next claim picks the best of them."""
     if not names:
         return
     best = await tx.all("serial_heirs", items=sorted(names))
@@ -135,7 +135,7 @@ async def _bring_back(tx: Tx, names: set[Name]) -> None:
 
 
 async def refresh_holds(work: UnitOfWork, rows: Iterable[TaskRow]) -> None:
-    """Tasks that were held back have changed: those that still wait keep their place up to date, the others leave."""
+    """Update held tasks that have changed: those still waiting get their new position, the others are freed."""
     left, moved = [], list[tuple[Any, ...]]()
     for row in rows:
         if row.status == State.READY and row.hold == HOLD:
@@ -150,26 +150,26 @@ async def refresh_holds(work: UnitOfWork, rows: Iterable[TaskRow]) -> None:
 
 
 async def running(tx: Tx, task_id: str) -> str | None:
-    """The task that this one waits for."""
+    """The running task that this one waits for."""
     row = await tx.one("serial_runner", id=task_id)
     return None if row is None else str(row["task_id"])
 
 
 async def repair(tx: Tx) -> int:
-    """Look for keys that no live claim has. There must be none; what waits for one that is found is brought back."""
+    """Find keys without a live claim, of which there should be none, and free the tasks that wait for them."""
     stray = await tx.all("stray_serials", count=BATCH)
     if stray:
-        log.error("%d serial keys had no live claim; repaired", len(stray))
+        log.error("repaired %d serial keys without a live claim", len(stray))
         await _pass_on(tx, sorted((row["task_id"], row["fence"]) for row in stray))
     return len(stray)
 
 
 IDLE_SEC = 5.0
-"""For this long what was brought back may be claimed before another is; it may have been cancelled meanwhile."""
+"""How long a freed task has to be claimed before another is freed; it may have been cancelled."""
 
 
 async def maintain(tx: Tx, _: Engine) -> dict[str, int]:
-    """Bring back more of those that wait for keys which no one takes."""
+    """Free more of the tasks that wait for keys that no claim has taken."""
     idle = await tx.all("idle_serials", before=tx.now - IDLE_SEC, count=BATCH)
     names = {(row["workspace"], row["key"]) for row in idle}
     if names:

@@ -1,4 +1,4 @@
-"""Fair share: which share a task belongs to, and whose turn it is when a claim deals round the shares."""
+"""Fair share: which share a task belongs to, and which share's turn it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from shiftwork.settings.model import FairShare
 
 Share = int | None
-"""One share of the work; None holds what was submitted while nothing was shared."""
+"""One share of the work; None is the share of tasks submitted while fair share was off."""
 
 TAG = "tag:"
 
@@ -21,7 +21,7 @@ def is_on(settings: FairShare) -> bool:
 
 
 def share_of(settings: FairShare, created_by: str | None, issue_id: str | None, tags: Iterable[str]) -> Share:
-    """The share of a task. What has no key shares one with whatever else has none."""
+    """The share of a task. All tasks without a key are in one share."""
     if not is_on(settings):
         return None
     key = _key(settings.by, created_by, issue_id, tags)
@@ -39,7 +39,7 @@ def _key(by: str, created_by: str | None, issue_id: str | None, tags: Iterable[s
 
 
 def next_of(round_robin: Sequence[Share], waiting: Collection[Share]) -> Share:
-    """Of the shares that wait, the one that was served longest ago; one that never was comes first."""
+    """The waiting share that was served longest ago; one that was never served comes first."""
     never = [each for each in waiting if each not in round_robin]
     if never:
         return min(never, key=_number)
@@ -51,5 +51,5 @@ def _number(each: Share) -> int:
 
 
 def after(round_robin: Sequence[Share], served: Share) -> list[Share]:
-    """Whose turn it is once this share has been served: it goes to the end."""
+    """The order after this share has been served: it moves to the end."""
     return [*(each for each in round_robin if each != served), served]

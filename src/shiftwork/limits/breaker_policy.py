@@ -48,7 +48,7 @@ def closed_until(circuit: Circuit, rule: Breaker, now: float) -> float | None:
     return now if circuit.probe is None else circuit.probe_until
 
 
-def put_to_test(circuit: Circuit, rule: Breaker, claim: Claim, until: float, now: float) -> Circuit | None:
+def begin_test(circuit: Circuit, rule: Breaker, claim: Claim, until: float, now: float) -> Circuit | None:
     """Make this claim the one under test; None if there is already one, or it is too early."""
     free_at = closed_until(circuit, rule, now)
     if free_at is None or free_at > now:

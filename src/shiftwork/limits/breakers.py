@@ -174,7 +174,7 @@ async def try_out(work: UnitOfWork, trials: Mapping[Name, Sequence[Row]]) -> dic
         row = rows[0]
         settings = (await work.engine.settings_cache.load(work.tx, name[0])).settings(name[1])
         until = breaker_policy.probe_until(row["timeout_sec"], settings.timeout_grace, settings.claim_ttl_sec, work.now)
-        after = breaker_policy.put_to_test(before, rule, (row["id"], int(row["fence"]) + 1), until, work.now)
+        after = breaker_policy.begin_test(before, rule, (row["id"], int(row["fence"]) + 1), until, work.now)
         if after is not None:
             may_go[row["id"]] = name, Change(before, after, rule)
         else:  # another claim was faster, or the setting has changed since the gate was closed

@@ -43,14 +43,14 @@ async def admit(work: UnitOfWork, workspace: str, priorities: Iterable[float]) -
     if limits is None or not newcomers:
         return
     waiting = await tally(work.tx, workspace)
-    needy = capacity_policy.in_need(limits, waiting, newcomers)
-    givers, refused = await _givers(work, workspace, settings, needy)
+    needy = capacity_policy.needing_displacement(limits, waiting, newcomers)
+    displaced, refused = await _choose_displaced(work, workspace, settings, needy)
     if refused:
         raise _full(limits, waiting, refused[-1], settings)
-    await _give_way(work, givers, settings)
+    await _make_room(work, displaced, settings)
     after = Counter(waiting)
     after.update(newcomers)
-    after.subtract(rank.level(row.priority) for row in givers)
+    after.subtract(rank.level(row.priority) for row in displaced)
     if found := fills(settings, limits, after):
         await conditions.compare(work, workspace, "capacity", found)
 
@@ -75,20 +75,20 @@ async def tally(tx: Tx, workspace: str) -> dict[Level, int]:
     return {row["level"]: int(row["total"]) for row in await tx.all("tally", workspace=workspace)}
 
 
-async def _givers(
+async def _choose_displaced(
     work: UnitOfWork, workspace: str, settings: Settings, needy: Sequence[Level]
 ) -> tuple[list[TaskRow], list[Level]]:
     """The tasks displaced by these new ones, the least urgent level first, and the new tasks without a place."""
-    left, givers = list(needy), list[TaskRow]()
+    left, displaced = list(needy), list[TaskRow]()
     if settings.overflow == "reject":
-        return givers, left
+        return displaced, left
     for level in capacity_policy.LEVELS:
         able = [newcomer for newcomer in left if level in capacity_policy.below(newcomer)]
         found = await _oldest(work, workspace, level, len(able))
-        givers += found
+        displaced += found
         for newcomer in able[: len(found)]:
             left.remove(newcomer)
-    return givers, left
+    return displaced, left
 
 
 async def _oldest(work: UnitOfWork, workspace: str, level: Level, count: int) -> list[TaskRow]:
@@ -108,13 +108,13 @@ async def _oldest(work: UnitOfWork, workspace: str, level: Level, count: int) ->
     return await work.lock(found)
 
 
-async def _give_way(work: UnitOfWork, givers: Sequence[TaskRow], settings: Settings) -> None:
+async def _make_room(work: UnitOfWork, displaced: Sequence[TaskRow], settings: Settings) -> None:
     if settings.overflow == "drop_oldest_low":
-        for row in givers:
+        for row in displaced:
             dependents.cancel_row(work, row, OVERFLOW)
-        await dependents.cancel_dependents(work, {row.root_id for row in givers})
+        await dependents.cancel_dependents(work, {row.root_id for row in displaced})
         return
-    for row in givers:
+    for row in displaced:
         _displace(work, row)
 
 
@@ -122,7 +122,7 @@ def _displace(work: UnitOfWork, row: TaskRow) -> None:
     """Move the task to the dead letters until there is room. Its dependents wait: it has not failed."""
     path = work.move(row, "displace")
     row.failure_reason = reasons.DISPLACED
-    work.emit(row, "displaced", path, reason=reasons.DISPLACED, data={"type": row.type})
+    work.emit(row, "givers", path, reason=reasons.DISPLACED, data={"type": row.type})
     work.dead_letter(row, reason=reasons.DISPLACED, error=reasons.MEANING[reasons.DISPLACED], poison=False)
 
 

@@ -62,7 +62,7 @@ def is_counted(settings: Settings) -> bool:
     return limits_of(settings) is not None or settings.alerts.queue_depth is not None
 
 
-def in_need(limits: Limits, waiting: Mapping[Level, int], newcomers: Sequence[Level]) -> list[Level]:
+def needing_displacement(limits: Limits, waiting: Mapping[Level, int], newcomers: Sequence[Level]) -> list[Level]:
     """The new tasks that find no free place and must displace others, the least urgent first.
 
     Free places go to the least urgent tasks, which can displace none. A level at its quota gets no free places.

@@ -83,7 +83,7 @@ async def begin(work: UnitOfWork, report: ProviderLimitReport) -> None:
     if report.met.signal.kind == "auth":
         await _rest_account(work, report)
         return
-    await _tell_account(work, report)
+    await _update_account(work, report)
     found = await _key(work, report)
     if found is None:
         return
@@ -102,7 +102,7 @@ async def begin(work: UnitOfWork, report: ProviderLimitReport) -> None:
     work.emit_for(report.workspace, "queue_slowdown", data={**data, "signal": _plain(await signal_of(work, report))})
 
 
-async def _tell_account(work: UnitOfWork, report: ProviderLimitReport) -> None:
+async def _update_account(work: UnitOfWork, report: ProviderLimitReport) -> None:
     """Update the account's windows from the headers of the answer and from the refusal itself."""
     signal = await signal_of(work, report)
     if signal.provider is None or signal.account is None:

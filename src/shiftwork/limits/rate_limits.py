@@ -50,7 +50,7 @@ class Limits(Participant):
     def attempt_ended(self, end: AttemptEnd) -> None:
         self._end(end.row, lost=end.lost)
 
-    def hand_in(self, row: TaskRow) -> None:
+    def release_submitted(self, row: TaskRow) -> None:
         """Release the share of a claim that awaits its verdict: its agent no longer uses anything."""
         self._end(row, lost=False)
 

@@ -47,7 +47,7 @@ def plain(value: Any, where: str) -> Any:
     try:
         return msgspec.to_builtins(value)
     except RecursionError:
-        raise TooLarge("nested too deep to be read", where=where) from None
+        raise TooLarge("nested too deeply", where=where) from None
     except (TypeError, ValueError) as error:
         raise InputError(f"cannot be written as JSON: {error}", where=where) from None
 
@@ -65,7 +65,7 @@ def to_json(value: Any, limit: int, bounds: Bounds, where: str) -> str:
     except UnicodeEncodeError:
         raise BadText("text holds a lone surrogate", where=where) from None
     except RecursionError:
-        raise TooLarge("nested too deep to be read", where=where) from None
+        raise TooLarge("nested too deeply", where=where) from None
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"cannot be written as JSON: {error}", where=where) from None
     if len(text) > limit:

@@ -9,14 +9,14 @@ import msgspec
 
 MAX_CHOICES = 20
 MAX_LABEL = 75
-"""Characters on a button of Slack."""
+"""The most characters on a Slack button."""
 
 MAX_VALUE = 2000
-"""Characters of the value of a Slack button."""
+"""The most characters in the value of a Slack button."""
 
 
 class Pressed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A button's value, which returns in a request signed by Slack."""
+    """A button's value, which Slack sends back in a signed request."""
 
     task: str
     decision: str | None = None
@@ -34,7 +34,7 @@ class Button(NamedTuple):
 
 
 def of_request(task_id: str, about: Mapping[str, Any]) -> list[Button]:
-    """The buttons for a request to a person; none if it needs a form."""
+    """The buttons for a question or approval; none if it needs a form."""
     if about.get("revision") is not None:
         asked: dict[str, Any] = {"task": task_id, "revision": about["revision"]}
         return [
@@ -50,7 +50,7 @@ def of_request(task_id: str, about: Mapping[str, Any]) -> list[Button]:
 
 
 def choices(schema: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
-    """The few answers that a schema allows, each with its label; none if it allows more than a list."""
+    """The answers that a schema allows, each with its label; none if it allows more than a few."""
     if not isinstance(schema, Mapping):
         return []
     properties, required = schema.get("properties"), schema.get("required")

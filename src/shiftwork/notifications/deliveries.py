@@ -14,21 +14,21 @@ from shiftwork.model import ids
 from shiftwork.model.history import Event
 from shiftwork.notifications import policy
 from shiftwork.notifications.model import ALERT, Notification, OutgoingDelivery, SinkFilter, SinkTarget, Status
+from shiftwork.notifications.notification_context import NotificationContext, bounded
 from shiftwork.notifications.policy import AlertFacts, DeliveryOutcome
-from shiftwork.notifications.surroundings import Surroundings, bounded
 from shiftwork.observe.conditions import Finding, compare
 from shiftwork.store.store import Row, Tx
 
 Source = Literal["event", "alert"]
 LEASE_SEC = 60.0
-"""Longer than any attempt takes: a delivery without a recorded end by then is sent again."""
+"""Longer than any attempt: a delivery without a recorded outcome by then is sent again."""
 
 MAX_DATA = 16_384
 BATCH = 500
 KEEP_SEC = 7 * 86_400.0
 """How long ended deliveries can be read and sent again."""
 
-NOTHING_AROUND = Surroundings()
+NO_CONTEXT = NotificationContext()
 _MOVE: dict[Source, str] = {"event": "move_event_cursors", "alert": "move_alert_cursors"}
 
 
@@ -42,7 +42,7 @@ class PendingNotification(NamedTuple):
 
 
 def of_events(
-    rows: Sequence[Row], sinks: Sequence[Row], around: Surroundings = NOTHING_AROUND
+    rows: Sequence[Row], sinks: Sequence[Row], context: NotificationContext = NO_CONTEXT
 ) -> list[PendingNotification]:
     """The deliveries of these events to these sinks, one per event name."""
     wants = [(sink, filter_of(sink)) for sink in sinks]
@@ -52,22 +52,22 @@ def of_events(
             if sink["workspace"] == event.workspace_id:
                 names = policy.wanted_names(wanted, event.names, event.type)
                 found += [
-                    PendingNotification(sink["id"], sink["workspace"], event.seq, _of_event(event, name, around))
+                    PendingNotification(sink["id"], sink["workspace"], event.seq, _of_event(event, name, context))
                     for name in names
                 ]
     return found
 
 
-def _of_event(event: Event, name: str, around: Surroundings) -> Notification:
+def _of_event(event: Event, name: str, context: NotificationContext) -> Notification:
     about: dict[str, Any] = {"workspace_id": event.workspace_id, "task_id": event.task_id, "dag_id": event.dag_id}
     about |= {"task_type": event.type, "seq": event.seq, "path": event.path, "actor": event.actor}
     about |= {"reason": event.reason, "data": _bounded(event.data or {})}
-    about |= around.link(event.workspace_id, event.task_id)
+    about |= context.link(event.workspace_id, event.task_id)
     return Notification(name, policy.timestamp(event.at), policy.redact(about))
 
 
 def of_alerts(
-    rows: Sequence[Row], sinks: Sequence[Row], around: Surroundings = NOTHING_AROUND
+    rows: Sequence[Row], sinks: Sequence[Row], context: NotificationContext = NO_CONTEXT
 ) -> list[PendingNotification]:
     """The deliveries of these alerts to these sinks."""
     wants = [(sink, filter_of(sink)) for sink in sinks]
@@ -77,23 +77,23 @@ def of_alerts(
         about = AlertFacts(row["kind"], row["severity"], row["type"] or data.get("type"), data.get("creator"))
         for sink, wanted in wants:
             if sink["workspace"] == row["workspace"] and policy.wants_alert(wanted, about):
-                made = _of_alert(row, about, data, around)
+                made = _of_alert(row, about, data, context)
                 found.append(PendingNotification(sink["id"], row["workspace"], row["seq"], made))
     return found
 
 
-def _of_alert(row: Row, about: AlertFacts, data: dict[str, Any], around: Surroundings) -> Notification:
+def _of_alert(row: Row, about: AlertFacts, data: dict[str, Any], context: NotificationContext) -> Notification:
     found = {"workspace_id": row["workspace"], "seq": row["seq"], "kind": about.kind, "severity": about.severity}
     found |= {"message": row["message"], "task_type": about.type, "data": _bounded(data)}
     found["task_id"] = None if row["task_id"] is None else ids.show_task(row["task_id"])
-    found |= around.link(row["workspace"], found["task_id"])
-    if asked := around.about(about.kind, row["task_id"]).get("about"):
-        found["about"] = bounded(asked, MAX_DATA)
+    found |= context.link(row["workspace"], found["task_id"])
+    if question := context.about(about.kind, row["task_id"]).get("about"):
+        found["about"] = bounded(question, MAX_DATA)
     return Notification(ALERT, policy.timestamp(row["at"]), policy.redact(found))
 
 
 def _bounded(data: dict[str, Any]) -> dict[str, Any]:
-    """Bound an event's data, which may be large: a receiver can read it by the event's number."""
+    """Bound an event's data, which can be large: a receiver can read the event by its number."""
     return data if len(as_json(data)) <= MAX_DATA else {"left_out": "too large"}
 
 
@@ -140,11 +140,11 @@ async def lease(tx: Tx, engine: Engine, busy: Mapping[str, int], room: int) -> l
         if count > 0:
             times = {"now": tx.now, "until": tx.now + LEASE_SEC, "give_up": tx.now + policy.GIVE_UP_SEC}
             rows = await tx.all("lease_deliveries", sink=sink["id"], count=count, **times)
-            taken += [_parcel(row, sink) for row in rows]
+            taken += [_outgoing(row, sink) for row in rows]
     return taken
 
 
-def _parcel(row: Row, sink: Row) -> OutgoingDelivery:
+def _outgoing(row: Row, sink: Row) -> OutgoingDelivery:
     notification = msgspec.json.decode(row["notification"], type=Notification)
     return OutgoingDelivery(row["id"], sink["id"], row["attempts"], row["give_up_at"], notification, place_of(sink))
 
@@ -190,7 +190,7 @@ async def _failed(tx: Tx, engine: Engine, sink_id: str, outcome: DeliveryOutcome
 
 async def _emit(tx: Tx, engine: Engine, workspace: str) -> None:
     work = UnitOfWork(tx, engine, Caller("maintenance:notifications"))
-    await tell_failing(work, workspace)
+    await alert_failing(work, workspace)
     await work.save_events()
 
 
@@ -209,7 +209,7 @@ async def forget(tx: Tx) -> int:
     return gone
 
 
-async def tell_failing(work: UnitOfWork, workspace: str) -> None:
+async def alert_failing(work: UnitOfWork, workspace: str) -> None:
     """Raise one alert per sink that lost a notification, until one arrives there."""
     rows = await work.tx.all("failing_sinks", workspace=workspace)
     found = [Finding(row["name"], "sink_failing", {"error": row["last_error"]}) for row in rows]

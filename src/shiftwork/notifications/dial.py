@@ -13,11 +13,11 @@ from shiftwork.notifications.policy import is_public
 
 
 class NotPublic(OSError):
-    """The address is not public, and the sink may not be reached there."""
+    """The address is not public, and the sink does not allow that."""
 
 
 def open_public(info: tuple[Any, ...]) -> socket.socket:
-    """A socket for one resolved address, as `getaddrinfo` tells it."""
+    """A socket for one address resolved by `getaddrinfo`."""
     family, kind, protocol, _, address = info
     check(address)
     return socket.socket(family, kind, protocol)
@@ -26,13 +26,13 @@ def open_public(info: tuple[Any, ...]) -> socket.socket:
 def check(address: Any) -> None:
     if not is_public(str(address[0])):
         raise NotPublic(
-            "its address is not public: that needs allow_private, and SHIFTWORK_PRIVATE_SINKS=1 where it is sent from"
+            "its address is not public: set allow_private, and SHIFTWORK_PRIVATE_SINKS=1 on the sending process"
         )
 
 
 def connect(host: str, port: int, timeout: float, *, allow_private: bool) -> socket.socket:
-    """A connection to a host, for what has no loop."""
-    refused: OSError = OSError("its name means nothing")
+    """A connection to a host, for blocking code."""
+    refused: OSError = OSError("its host name cannot be resolved")
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         connection = socket.socket(family, kind, protocol)
         try:

@@ -13,7 +13,7 @@ from shiftwork.engine import event_log
 from shiftwork.engine.engine import Engine
 from shiftwork.notifications import deliveries
 from shiftwork.notifications.deliveries import PendingNotification, Source, filter_of
-from shiftwork.notifications.surroundings import Surroundings, look
+from shiftwork.notifications.notification_context import NotificationContext, load
 from shiftwork.store.store import Row, Tx
 
 PAGE = 500
@@ -21,13 +21,13 @@ MAX_PAGES = 100
 """Pages per run; the rest is left to the next run."""
 
 MAX_PENDING = 10_000
-"""A sink for which this much waits is read on for when some of it is sent: until then the log keeps the rest."""
+"""The log is not read further for a sink with this many pending deliveries."""
 
 Counts = dict[str, int]
 
 
 async def forget(tx: Tx, _engine: Engine) -> Counts:
-    """Remove deliveries that ended long ago, and those of removed sinks."""
+    """Delete deliveries that ended long ago, and those of removed sinks."""
     gone = await deliveries.forget(tx)
     return {"forgotten": gone} if gone else {}
 
@@ -48,7 +48,7 @@ async def fill(engine: Engine) -> Counts:
 
 
 def _by(rows: Sequence[Row], cursor: str) -> list[tuple[int, list[Row]]]:
-    """Sinks with the same cursor: the next events are read once for all of them."""
+    """Group sinks by cursor, so that the next events are read once per group."""
 
     def place(row: Row) -> int:
         return int(row[cursor])
@@ -59,16 +59,16 @@ def _by(rows: Sequence[Row], cursor: str) -> list[tuple[int, list[Row]]]:
 async def _events(engine: Engine, after: int, sinks: Sequence[Row]) -> tuple[int, bool]:
     workspaces = {row["workspace"] for row in sinks}
     part = await event_log.read(engine.store, after, PAGE, workspaces.pop() if len(workspaces) == 1 else None)
-    around = await engine.store.read(lambda tx: look(tx, [])) if part.rows else Surroundings()
+    context = await engine.store.read(lambda tx: load(tx, [])) if part.rows else NotificationContext()
     found = (after, part.last)
-    return await _write(engine, "event", sinks, found, lambda: deliveries.of_events(part.rows, sinks, around))
+    return await _write(engine, "event", sinks, found, lambda: deliveries.of_events(part.rows, sinks, context))
 
 
 async def _alerts(engine: Engine, after: int, sinks: Sequence[Row]) -> tuple[int, bool]:
     part = await event_log.read_alerts(engine.store, after, PAGE)
-    around = await engine.store.read(lambda tx: look(tx, part.rows)) if part.rows else Surroundings()
+    context = await engine.store.read(lambda tx: load(tx, part.rows)) if part.rows else NotificationContext()
     found = (after, part.last)
-    return await _write(engine, "alert", sinks, found, lambda: deliveries.of_alerts(part.rows, sinks, around))
+    return await _write(engine, "alert", sinks, found, lambda: deliveries.of_alerts(part.rows, sinks, context))
 
 
 async def _write(
@@ -78,7 +78,7 @@ async def _write(
     part: tuple[int, int],
     find: Callable[[], list[PendingNotification]],
 ) -> tuple[int, bool]:
-    """How many deliveries were written, and whether the page was full, so that there may be more."""
+    """Write a page's deliveries; returns how many, and whether the page was full."""
     after, last = part
     if last == after:
         return 0, False

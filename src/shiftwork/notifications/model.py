@@ -99,7 +99,7 @@ class Notification(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """One notification to one sink. Its id is the same at every attempt, so that a receiver knows a repeat."""
+    """One notification to one sink. Its id is the same at every attempt, so that a receiver can detect repeats."""
 
     id: str
     workspace_id: str
@@ -107,7 +107,7 @@ class Delivery(msgspec.Struct, frozen=True):
     type: str
     """The event's name, `alert.raised` or `sink.test`."""
     seq: int | None
-    """Of the event or the alert."""
+    """The number of the event or alert."""
     status: Status
     attempts: int
     created_at: float

@@ -17,7 +17,7 @@ from shiftwork.model import check, ids
 from shiftwork.model.errors import ConflictError, IdInUse, InputError, NotFound
 from shiftwork.notifications import policy, services
 from shiftwork.notifications.api import Deliveries, Sinks
-from shiftwork.notifications.deliveries import PendingNotification, delivery_rows, filter_of, tell_failing
+from shiftwork.notifications.deliveries import PendingNotification, alert_failing, delivery_rows, filter_of
 from shiftwork.notifications.model import (
     ALL_ALERTS,
     TEST,
@@ -55,12 +55,12 @@ async def add(
     wanted = _checked_wants(wants)
     policy.check_place(place)
     if kind == "apprise" and services.is_installed() and services.target(address) is None:
-        raise InputError("apprise does not know this address", where="address")
+        raise InputError("apprise does not support this address", where="address")
     sink_id = f"sink_{secrets.token_hex(8)}"
     added = await call.run(_add, call.workspace, sink_id, name, place, wanted)
     if added.id != sink_id:
         raise ConflictError(
-            f"this request has added the sink {added.name!r} already; its secret is not stored",
+            f"this request has already added the sink {added.name!r}; its secret is not stored",
             sink=added.name,
             hint="Change its secret, or remove it and add it under a new key.",
         )
@@ -148,7 +148,7 @@ async def update(
 
 
 def _place_of(row: Row, engine: Engine, new: dict[str, Any]) -> SinkTarget:
-    # A stored secret that is replaced need not be readable: its key may be lost.
+    # A replaced secret need not be readable: its encryption key may be lost.
     fields = {name: row[name] for name in ("address", "server", "sender")}
     fields |= {"allow_private": bool(row["allow_private"])} | new
     if "secret" not in new:
@@ -197,7 +197,7 @@ async def remove(tx: Tx, engine: Engine, caller: Caller, workspace: str, sink: s
         return False
     await tx.run("remove_sink", id=row["id"], now=tx.now)
     work = UnitOfWork(tx, engine, caller)
-    await tell_failing(work, workspace)
+    await alert_failing(work, workspace)
     work.emit_for(workspace, "sink_removed", data={"sink": sink})
     await work.save_events()
     return True
@@ -273,9 +273,9 @@ async def test(tx: Tx, engine: Engine, caller: Caller, workspace: str, sink: str
 @transaction(Deliveries.redeliver)
 async def redeliver(tx: Tx, engine: Engine, caller: Caller, workspace: str, delivery_id: str) -> Delivery:
     row = await _read_delivery(tx, workspace, delivery_id)
-    # What is pending is sent anyway.
+    # Pending deliveries are sent anyway.
     if await tx.one("redeliver_one", id=delivery_id, now=tx.now) is not None:
-        await _tell_redelivered(tx, engine, caller, workspace, row["sink"], row["sink_id"], 1)
+        await _emit_redelivered(tx, engine, caller, workspace, row["sink"], row["sink_id"], 1)
     return await get_delivery(tx, engine, caller, workspace, delivery_id)
 
 
@@ -292,16 +292,16 @@ async def redeliver_dead(call: Call, sink: str) -> int:
 async def _redeliver_batch(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str, before: float | None
 ) -> tuple[int, float | None]:
-    """The number of deliveries sent again, and the time before which there may be more."""
+    """Redeliver a batch; returns the number, and the time before which there may be more."""
     sink = await _read(tx, workspace, name)
     until = tx.now if before is None else before
     rows = await tx.all("redeliver_dead", sink=sink["id"], now=tx.now, before=until, count=BATCH)
     if rows:
-        await _tell_redelivered(tx, engine, caller, workspace, name, sink["id"], len(rows))
+        await _emit_redelivered(tx, engine, caller, workspace, name, sink["id"], len(rows))
     return len(rows), until if len(rows) == BATCH else None
 
 
-async def _tell_redelivered(
+async def _emit_redelivered(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str, sink_id: str, count: int
 ) -> None:
     await tx.run("wake_sink", id=sink_id)

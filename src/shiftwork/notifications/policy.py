@@ -1,4 +1,4 @@
-"""The rules of notifications: what a sink receives, where it may be, what is sent, and when it is sent again."""
+"""The rules of notifications: what a sink receives, which addresses it can have, what is sent, and when to retry."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _SERVICE = re.compile(r"[a-z][a-z0-9+.-]{1,40}://\S{1,1900}\Z")
 _PORTS = {"smtp": 587, "smtps": 465}
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
-"""All that IPv6 has given out to be reached; the rest is local, of no use yet, or a way to write an IPv4 address."""
+"""The allocated public range of IPv6; the rest is local, unallocated, or an embedded IPv4 address."""
 
-# What `is_global` says differs between versions of Python, so the ranges of the registries of IANA stand here, too.
+# `is_global` differs between versions of Python, so the ranges of the IANA registries are listed here.
 _NOT_PUBLIC = [
     ipaddress.ip_network(each)
     for each in (
@@ -45,13 +45,13 @@ _NOT_PUBLIC = [
 
 REDACTED = "[redacted]"
 MAX_TEXT_LENGTH = 2000
-LOOKED_THROUGH = 16_384
-"""Characters of a text that are looked through for secrets; what is after them is not sent."""
+MAX_SEARCHED = 16_384
+"""How many characters of a text are searched for secrets; the rest is not sent."""
 _NAMES = re.compile(
     r"passw|passphrase|secret|api[_-]?key|access[_-]?key|private[_-]?key|authorization|credential|cookie|token$",
     re.IGNORECASE,
 )
-_LOOKS = re.compile(
+_SECRETS = re.compile(
     r"\bsw_[0-9a-z]{12}_[\w-]{43}|\bwhsec_[\w+/=]{16,200}"  # our own
     r"|\b(?:sk|rk|pk)[-_][\w-]{16,200}|\bgh[pousr]_\w{20,255}|\bgithub_pat_\w{20,255}|\bglpat-[\w-]{16,200}"
     r"|\bxox[a-z]-[\w-]{8,200}|\bA(?:KIA|SIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,100}|\beyJ[\w-]{8,600}\.[\w-]{8,4000}\.[\w-]{0,4000}"
@@ -59,7 +59,7 @@ _LOOKS = re.compile(
     r"|(?<=://)[^\s/@]{1,200}(?=@)"  # a user and a password inside an address
     r"|(?<=hooks\.slack\.com/services/)\S{1,200}"
 )
-_SAID = re.compile(
+_NAMED = re.compile(
     r"(\b(?:bearer|basic)\s+|\b\w{0,40}(?:passw(?:or)?d|passphrase|secret|api[_-]?key|token)\"?\s{0,3}[=:]\s{0,3}[\"']?)"
     r"[^\s\"',;&]{4,4000}",
     re.IGNORECASE,
@@ -67,7 +67,7 @@ _SAID = re.compile(
 
 MAX_ATTEMPTS = 12
 GIVE_UP_SEC = 86_400.0
-"""From its first attempt; nothing is sent again later by itself."""
+"""How long after its first attempt a delivery is retried."""
 
 FIRST_WAIT_SEC = 5.0
 MAX_WAIT_SEC = 6 * 3600.0
@@ -80,7 +80,7 @@ AT_ONCE = 4
 
 
 class AlertFacts(NamedTuple):
-    """The facts of an alert that filters examine."""
+    """The facts of an alert that filters match."""
 
     kind: str
     severity: Severity
@@ -89,11 +89,11 @@ class AlertFacts(NamedTuple):
 
 
 class DeliveryOutcome(NamedTuple):
-    """How one attempt ended; `error` None is success. The texts are ours: no address is in them."""
+    """How one attempt ended; `error` None is success. Error texts are our own and contain no address."""
 
     error: str | None = None
     retry_after: float | None = None
-    """How long the receiver asked us to wait."""
+    """The receiver's `Retry-After`."""
     gone: bool = False
     """Whether the receiver wants no more notifications."""
 
@@ -118,7 +118,7 @@ def check_wants(wants: SinkFilter) -> None:
 
 
 def _problem(where: str, what: str) -> InputError:
-    return InputError(what, where=where, hint="docs/reference/events.md names all events and kinds of alert.")
+    return InputError(what, where=where, hint="docs/reference/events.md lists all events and kinds of alert.")
 
 
 def wants_alert(wants: SinkFilter, about: AlertFacts) -> bool:
@@ -131,7 +131,7 @@ def wants_alert(wants: SinkFilter, about: AlertFacts) -> bool:
 
 
 def wanted_names(wants: SinkFilter, names: Iterable[str], type_: str | None) -> list[str]:
-    """Of the names one event has, those a sink asks for. Alerts are sent on their own, with their own text."""
+    """The names of an event that match a sink's filter. Alerts are separate notifications, with their own text."""
     if wants.types and type_ not in wants.types:
         return []
     return [name for name in names if name != ALERT and any(chosen(pattern, [name]) for pattern in wants.events)]
@@ -145,7 +145,7 @@ def check_place(place: SinkTarget) -> None:
         _check_service(place)
         return
     if place.server is not None or place.sender is not None:
-        raise InputError(f"a {place.kind} has no mail server and no sender", where="server")
+        raise InputError(f"a {place.kind} sink has no mail server and no sender", where="server")
     url = _url(place.address, ("http", "https"), "address")
     _check_host(url, place, "address")
     if place.kind == "slack" and place.secret is not None and len(place.secret) < MIN_SLACK_SECRET:
@@ -156,13 +156,13 @@ def check_place(place: SinkTarget) -> None:
 
 def _check_service(place: SinkTarget) -> None:
     if _SERVICE.match(place.address) is None or not place.address.isascii() or not place.address.isprintable():
-        raise InputError("expected an address of apprise, as tgram://…", where="address")
+        raise InputError("expected an apprise address, such as tgram://…", where="address")
     for where, given in (("server", place.server), ("sender", place.sender), ("secret", place.secret)):
         if given is not None:
-            raise InputError(f"an apprise sink has no {where}: its address says all", where=where)
+            raise InputError(f"an apprise sink has no {where}: its address contains everything", where=where)
     if not place.allow_private:
         raise InputError(
-            "apprise opens connections itself, so that its addresses cannot be checked",
+            "apprise opens connections itself, so its addresses cannot be checked",
             where="allow_private",
             hint="Let an admin add the sink with `allow_private`.",
         )
@@ -177,7 +177,7 @@ def _check_mail(place: SinkTarget) -> None:
     if url.password is not None:
         raise InputError("the password is the sink's secret, not a part of its address", where="server")
     if (url.username is None) != (place.secret is None):
-        raise InputError("a mail server that is logged in to needs a user in its address and a secret", where="secret")
+        raise InputError("to log in to a mail server, give a user in its address and a secret", where="secret")
     for where, text in (("address", place.address), ("sender", place.sender)):
         for each in recipients(text):
             if _LETTER.fullmatch(each) is None:
@@ -196,14 +196,14 @@ def _url(text: str, schemes: tuple[str, ...], where: str) -> SplitResult:
     if url.scheme not in schemes or not url.hostname or port == 0 or not text.isascii() or not text.isprintable():
         raise InputError(f"expected {expected} in printable ASCII", where=where)
     if " " in text:
-        raise InputError("holds a space", where=where)
+        raise InputError("contains a space", where=where)
     return url
 
 
 def _check_host(url: SplitResult, place: SinkTarget, where: str) -> None:
     host = url.hostname or ""
     if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]) and not is_address(host):
-        raise InputError(f"{host} is neither a name nor an address as it is usually written", where=where)
+        raise InputError(f"{host} is neither a host name nor an IP address in the usual form", where=where)
     if not place.allow_private and is_address(host) and not is_public(host):
         raise InputError(
             f"{host} is not a public address",
@@ -234,9 +234,9 @@ def mail_server(address: str) -> tuple[str, str, int, str | None]:
 
 
 def shown(address: str) -> str:
-    """Of a URL only its host: the rest of it is often all that a stranger would need to write there.
+    """The part of an address that is safe to show: of a URL only its host, since the rest often grants access.
 
-    Of an address of apprise only its scheme: what looks like a host is often a token.
+    Of an apprise address only its scheme: what looks like a host is often a token.
     """
     if urlsplit(address).scheme not in {"http", "https"}:
         return f"{urlsplit(address).scheme}://…"
@@ -246,7 +246,7 @@ def shown(address: str) -> str:
 
 
 def is_public(address: str) -> bool:
-    """Whether this IP address can be reached by anyone; an IPv4 address inside an IPv6 one is looked at itself."""
+    """Whether this IP address is public; an IPv4 address embedded in an IPv6 one is checked itself."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -271,7 +271,7 @@ def is_address(text: str) -> bool:
 
 
 def _all_in(address: IPv4Address | IPv6Address) -> list[IPv4Address | IPv6Address]:
-    """What the packets may reach in the end: the address, or those hidden in it."""
+    """The addresses that packets can reach: the address itself, or those embedded in it."""
     if isinstance(address, IPv4Address):
         return [address]
     if address.ipv4_mapped is not None:
@@ -284,7 +284,7 @@ def _all_in(address: IPv4Address | IPv6Address) -> list[IPv4Address | IPv6Addres
 
 
 def after(outcome: DeliveryOutcome, attempts: int, now: float, give_up_at: float, chance: float) -> Next:
-    """`chance` is from 0 to 1."""
+    """The next step after an outcome; `chance` is random, from 0 to 1."""
     if outcome.error is None:
         return Next("sent", now)
     wait = max(backoff(attempts, chance), min(outcome.retry_after or 0.0, MAX_WAIT_SEC))
@@ -300,7 +300,7 @@ def backoff(attempts: int, chance: float) -> float:
 
 
 def rest(outcome: DeliveryOutcome, failures: int) -> float:
-    """How long a sink is left alone after this many failures in a row."""
+    """How long to pause a sink after this many consecutive failures."""
     asked = min(outcome.retry_after or 0.0, MAX_WAIT_SEC)
     if failures <= FREE_FAILURES:
         return asked
@@ -308,7 +308,7 @@ def rest(outcome: DeliveryOutcome, failures: int) -> float:
 
 
 def at_once(failures: int) -> int:
-    """How many deliveries of a sink are under way together."""
+    """How many deliveries of a sink may run at once."""
     return AT_ONCE if failures <= FREE_FAILURES else 1
 
 
@@ -317,7 +317,7 @@ def timestamp(at: float) -> str:
 
 
 def line(notification: Notification) -> str:
-    """One line for people; nothing in it can begin another."""
+    """One line for people, without line breaks."""
     data = notification.data
     if notification.type == ALERT:
         named = data.get("about", {}).get("title")
@@ -334,19 +334,19 @@ def line(notification: Notification) -> str:
 
 
 def title(notification: Notification) -> str:
-    """A few words above a letter or a message."""
+    """A short title for an e-mail or a message."""
     what = notification.data.get("kind") if notification.type == ALERT else notification.type
     return f"Shiftwork: {what or notification.type}"
 
 
 def _of(data: dict[str, Any]) -> str:
-    """What else is known of an event, in brackets."""
+    """Further facts of an event, in brackets."""
     known = [("type", data.get("task_type")), ("reason", data.get("reason")), ("by", data.get("actor"))]
     return "(" + ", ".join(f"{name} {value}" for name, value in known if value) + ")"
 
 
 def paragraphs(notification: Notification) -> str:
-    """The same for a letter: the line, and the facts one below the other."""
+    """The text of an e-mail: the line, then one fact per line."""
     facts = [f"{name}: {_shown(value)}" for name, value in notification.data.items() if value not in (None, {}, [])]
     return "\n".join(
         [line(notification), "", f"at: {notification.timestamp}", f"type: {notification.type}", *facts, ""]
@@ -358,7 +358,7 @@ def _shown(value: Any) -> str:
 
 
 def redact(value: Any) -> Any:
-    """The same value without what no one outside should read."""
+    """The value with its secrets replaced."""
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, dict):
@@ -369,16 +369,16 @@ def redact(value: Any) -> Any:
 
 
 def _member(name: str, value: Any) -> Any:
-    """Numbers, such as how many tokens were used, are not secrets."""
+    """Numbers, such as counts of tokens, are not secrets."""
     hidden = isinstance(value, str | list | dict) and _NAMES.search(name)
     return REDACTED if hidden else redact(value)
 
 
 def redact_text(value: str) -> str:
-    """A text without recognisable secrets, shortened to what people read."""
-    # Cut after it was looked through: half a secret would not be known as one.
-    cleaned = _SAID.sub(rf"\g<1>{REDACTED}", _LOOKS.sub(REDACTED, value[:LOOKED_THROUGH]))
-    if len(value) > LOOKED_THROUGH and len(cleaned) < MAX_TEXT_LENGTH:
-        # So much was taken out that the end of what was looked through shows, which may be such a half.
+    """The text without recognisable secrets, shortened for people."""
+    # Shorten after the search: half a secret would not be recognised.
+    cleaned = _NAMED.sub(rf"\g<1>{REDACTED}", _SECRETS.sub(REDACTED, value[:MAX_SEARCHED]))
+    if len(value) > MAX_SEARCHED and len(cleaned) < MAX_TEXT_LENGTH:
+        # The searched part is shorter than the limit now, so its end, perhaps half a secret, would show.
         return cleaned[: cleaned.rfind(REDACTED) + len(REDACTED)] + "…"
     return cleaned if len(cleaned) <= MAX_TEXT_LENGTH else cleaned[: MAX_TEXT_LENGTH - 1] + "…"

@@ -1,4 +1,4 @@
-"""Where people open the dashboard, so that a notification can link to what it is about."""
+"""The dashboard's address, so that a notification can link to its task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT = "default"
 
 
 def checked(url: str) -> str:
-    """The address without its last slash."""
+    """The address without a trailing slash."""
     try:
         found = urlsplit(url)
         usable = found.scheme in {"http", "https"} and found.hostname and not found.query and not found.fragment
@@ -21,13 +21,13 @@ def checked(url: str) -> str:
         usable = False
     if not usable or not url.isascii() or not url.isprintable() or " " in url or len(url) > 1000:
         raise InputError(
-            f"{url!r} is not an address of a web page", where="--public-url", hint="Write https://queue.example."
+            f"{url!r} is not the address of a web page", where="--public-url", hint="Write https://queue.example."
         )
     return url.rstrip("/")
 
 
 async def remember(engine: Engine, url: str) -> None:
-    """For every process that sends notifications, whichever serves the pages."""
+    """Store the address, so that every process that sends notifications has it."""
     known = checked(url)
     await crash_points.named(
         "public address", engine.store.run(lambda tx: tx.run("set_public_url", url=known, now=tx.now))
@@ -40,6 +40,6 @@ async def read(tx: Tx) -> str | None:
 
 
 def of_task(url: str, workspace: str, task_id: str) -> str:
-    """The page of a task."""
+    """The address of a task's page."""
     where = "" if workspace == DEFAULT else f"?workspace={quote(workspace, safe='')}"
     return f"{url}/tasks/{quote(task_id, safe='')}{where}"

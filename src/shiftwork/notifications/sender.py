@@ -1,4 +1,4 @@
-"""Sends what is due, outside of any transaction: taken under a lease, sent with a time limit, then recorded.
+"""Sends due notifications outside of any transaction: leases them, sends with a time limit, records the outcome.
 
 If a process dies between sending and recording, the lease expires and the notification is sent again with the same id.
 A slow or dead sink delays only itself.
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("shiftwork.notifications")
 TICK_SEC = 1.0
 _SENDER = {"email": 1, "apprise": 2}
-"""Which sender a kind of sink has; the others are behind a URL."""
+"""The sender of each kind of sink; other kinds are webhooks."""
 
 AT_ONCE = 32
 """Concurrent deliveries in one process."""
 
 GRACE_SEC = 2.0
-"""How long running deliveries may take when the process ends."""
+"""How long to wait for running deliveries when the process ends."""
 
 
 class NotificationSender:
@@ -43,17 +43,17 @@ class NotificationSender:
         self._store = engine.store
         self._senders: tuple[WebhookSender, MailSender, ServiceSender] | None = None
         self._unable = False
-        self._under_way: dict[asyncio.Task[None], str] = {}
-        """Each with the sink it goes to."""
+        self._running: dict[asyncio.Task[None], str] = {}
+        """The running deliveries, each with its sink."""
 
     async def run_forever(self) -> None:
         """Run until cancelled. Another process sends interrupted deliveries again."""
         try:
             while True:
                 try:
-                    found = await self._set_out()
+                    found = await self._start_due()
                 except ShiftworkError as error:
-                    log.warning("notifications wait: %s", error)
+                    log.warning("notifications postponed: %s", error)
                     found = 0
                 await self._pause(found)
         finally:
@@ -63,32 +63,32 @@ class NotificationSender:
         """Send until nothing is due; returns the number of attempts."""
         total = 0
         try:
-            while (found := await self._set_out()) or self._under_way:
+            while (found := await self._start_due()) or self._running:
                 total += found
                 await self._pause(found=1)
         finally:
             await self._close()
         return total
 
-    async def _set_out(self) -> int:
-        room = AT_ONCE - len(self._under_way)
-        if self._unable or room <= 0 or not await self._store.read(deliveries.is_due) or not self._equip():
+    async def _start_due(self) -> int:
+        room = AT_ONCE - len(self._running)
+        if self._unable or room <= 0 or not await self._store.read(deliveries.is_due) or not self._load_senders():
             return 0
-        busy = Counter(self._under_way.values())
+        busy = Counter(self._running.values())
         taken = await crash_points.named(
             "notifications", self._store.run(lambda tx: deliveries.lease(tx, self._engine, busy, room))
         )
         for delivery in taken:
             task = asyncio.create_task(crash_points.named("notifications", self._deliver(delivery)))
-            self._under_way[task] = delivery.sink_id
-            task.add_done_callback(self._under_way.pop)
+            self._running[task] = delivery.sink_id
+            task.add_done_callback(self._running.pop)
         return len(taken)
 
-    def _equip(self) -> bool:
-        """What is needed to send is loaded when something is first to be sent."""
+    def _load_senders(self) -> bool:
+        """Load the senders when the first delivery is due."""
         if self._senders is None:
             try:
-                from shiftwork.notifications.mail import MailSender  # noqa: PLC0415  # no worker waits for it at its start
+                from shiftwork.notifications.mail import MailSender  # noqa: PLC0415  # keeps the start of workers fast
                 from shiftwork.notifications.services import ServiceSender  # noqa: PLC0415  # likewise
                 from shiftwork.notifications.webhooks import WebhookSender  # noqa: PLC0415  # likewise
             except ImportError as error:
@@ -101,10 +101,10 @@ class NotificationSender:
         return True
 
     async def _pause(self, found: int) -> None:
-        """Wait until a delivery ends; without running ones, for a tick."""
-        if self._under_way:
-            limit = None if found and len(self._under_way) >= AT_ONCE else TICK_SEC
-            await asyncio.wait(set(self._under_way), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        """Wait until a delivery ends; if none is running, for a tick."""
+        if self._running:
+            limit = None if found and len(self._running) >= AT_ONCE else TICK_SEC
+            await asyncio.wait(set(self._running), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         elif not found:
             await asyncio.sleep(TICK_SEC)
 
@@ -131,21 +131,21 @@ class NotificationSender:
             log.warning("notification %s could not be sent: %s", delivery.id, error)
             return DeliveryOutcome(error.what)
         except Exception as error:  # noqa: BLE001  # a notification that fails must not stop the sender
-            # Without its trace, which may show the address.
+            # Without the traceback, which may contain the address.
             log.warning("notification %s could not be sent: %s", delivery.id, type(error).__name__)
             return DeliveryOutcome(f"it could not be sent ({type(error).__name__})")
 
     def _opened(self, place: SinkTarget) -> SinkTarget:
-        """With its secret readable, and private only where this process was started to allow that."""
+        """The target with its secret decrypted; private addresses only if this process allows them."""
         allowed = place.allow_private and self._engine.private_sinks
         return place._replace(secret=self._engine.secrets.open(place.secret), allow_private=allowed)
 
     async def _close(self) -> None:
-        if self._under_way:
-            await asyncio.wait(set(self._under_way), timeout=GRACE_SEC)
-        for task in self._under_way:
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=GRACE_SEC)
+        for task in self._running:
             task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await asyncio.gather(*self._running, return_exceptions=True)
         if self._senders is not None:
             web, post, _ = self._senders
             await web.close()

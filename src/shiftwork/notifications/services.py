@@ -1,4 +1,4 @@
-"""Sinks at any service that apprise knows: it is loaded when something is first sent there, and dials by itself."""
+"""Sinks at any service that apprise supports; it is loaded on first use, and opens connections itself."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from shiftwork.notifications.model import OutgoingDelivery
 from shiftwork.notifications.policy import DeliveryOutcome, paragraphs, title
 
 TIMEOUT_SEC = 20.0
-MISSING = "apprise is not installed where it is sent from: pip install 'shiftwork[apprise]'"
-UNGUARDED = "apprise dials by itself: that needs allow_private, and SHIFTWORK_PRIVATE_SINKS=1 where it is sent from"
+MISSING = "the sending process needs apprise: pip install 'shiftwork[apprise]'"
+UNGUARDED = "apprise opens connections itself: set allow_private, and SHIFTWORK_PRIVATE_SINKS=1 on the sending process"
 
 
 class ServiceSender:
-    """Sends through apprise, in a thread: it blocks."""
+    """Sends through apprise in a thread, because it blocks."""
 
     async def send(self, delivery: OutgoingDelivery, _now: float) -> DeliveryOutcome:
-        """One attempt. What apprise says of a failure is not repeated, since it may hold the address."""
+        """Send once. Apprise's error text is dropped, since it may contain the address."""
         if not delivery.place.allow_private:
             return DeliveryOutcome(UNGUARDED)
         service = target(delivery.place.address)
         if service is None:
-            return DeliveryOutcome(MISSING if not is_installed() else "apprise does not know this address")
+            return DeliveryOutcome(MISSING if not is_installed() else "apprise does not support this address")
         texts = {"title": title(delivery.notification), "body": paragraphs(delivery.notification)}
         try:
             async with asyncio.timeout(TIMEOUT_SEC):
@@ -34,17 +34,17 @@ class ServiceSender:
 
 def is_installed() -> bool:
     try:
-        import apprise  # noqa: F401, PLC0415  # an extra
+        import apprise  # noqa: F401, PLC0415  # an optional extra
     except ImportError:
         return False
     return True
 
 
 def target(address: str) -> Any:
-    """The service at this address; None where apprise is not there or does not know it."""
+    """The service at this address; None if apprise is not installed or does not support it."""
     if not is_installed():
         return None
-    import apprise  # noqa: PLC0415  # an extra
+    import apprise  # noqa: PLC0415  # an optional extra
 
     service = apprise.Apprise()
     return service if service.add(address) else None

@@ -1,4 +1,4 @@
-"""Buttons pressed in Slack: verified by Slack's signature, carried out in the name of the person."""
+"""Handles buttons pressed in Slack: verifies Slack's signature, then acts as the person."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shiftwork.triggers.policy import Refused, verify_signature
 
 log = logging.getLogger("shiftwork.notifications")
 NO_SECRET = secrets.token_hex(32)
-"""What a request for a sink without a signing secret is checked against: nothing fits it."""
+"""A random secret to check requests for sinks without one; no signature matches it."""
 
 
 class Person(msgspec.Struct):
@@ -37,7 +37,7 @@ class Action(msgspec.Struct):
 
 
 class Interaction(msgspec.Struct):
-    """As much of Slack's `block_actions` as matters here."""
+    """The fields of Slack's `block_actions` that are used here."""
 
     type: str
     user: Person
@@ -45,10 +45,10 @@ class Interaction(msgspec.Struct):
     response_url: str | None = None
 
 
-async def believe(
+async def verify(
     engine: Engine, workspace: str, sink: str, headers: Mapping[str, str], body: bytes
 ) -> tuple[Interaction, bool]:
-    """What was pressed, and whether the sink may be at a private address. Every refusal looks the same."""
+    """Verify a request; returns the interaction and the sink's `allow_private`. Every refusal looks the same."""
     check.name(sink, "sink")
 
     async def find(tx: Tx) -> Any:
@@ -62,8 +62,8 @@ async def believe(
         verify_signature("slack", secret or NO_SECRET, lowered, body, engine.store.now())
     except Refused as refused:
         log.info("slack_refused sink=%s reason=%s", sink, refused.reason, extra={"code": "hook_refused"})
-        raise HookRefused(f"the request for the sink {sink!r} is not accepted", where="signature") from None
-    assert row is not None  # nothing fits a secret that no one knows
+        raise HookRefused(f"the request for the sink {sink!r} was refused", where="signature") from None
+    assert row is not None  # no signature matches a random secret
     return _interaction(body), bool(row["allow_private"]) and engine.private_sinks
 
 
@@ -72,7 +72,7 @@ def _interaction(body: bytes) -> Interaction:
         payload = parse_qs(body.decode(), strict_parsing=True)["payload"][0]
         return msgspec.json.decode(payload, type=Interaction)
     except (ValueError, KeyError, RecursionError) as error:  # a DecodeError is a ValueError
-        raise Malformed(f"the body is not an interaction of Slack: {error}", where="body") from None
+        raise Malformed(f"the body is not a Slack interaction: {error}", where="body") from None
 
 
 def actor_of(person: Person) -> str:
@@ -81,11 +81,11 @@ def actor_of(person: Person) -> str:
     return f"human:{name or person.id[:80]}@slack"
 
 
-async def carry_out(queue: AnyQueue, interaction: Interaction) -> SlackAnswer:
-    """Decide or answer as the button says. If that is no longer possible, report it and change nothing."""
+async def apply(queue: AnyQueue, interaction: Interaction) -> SlackAnswer:
+    """Apply the button's decision or answer. If that is no longer possible, say so and change nothing."""
     pressed = next((each.value for each in interaction.actions if each.value), None)
     if interaction.type != "block_actions" or pressed is None:
-        return SlackAnswer("ignored", "There is nothing to decide here.")  # a link is a button, too
+        return SlackAnswer("ignored", "There is nothing to decide here.")  # links are buttons too
     try:
         button = msgspec.json.decode(pressed, type=Pressed)
     except msgspec.DecodeError as error:
@@ -94,8 +94,8 @@ async def carry_out(queue: AnyQueue, interaction: Interaction) -> SlackAnswer:
     try:
         await _decide(person, button)
     except ShiftworkError as error:
-        return SlackAnswer("refused", f"This was not accepted: {error.what}.", task_id=button.task)
-    return SlackAnswer("accepted", f"{_said(button)} by {actor_of(interaction.user)}", task_id=button.task)
+        return SlackAnswer("refused", f"This was refused: {error.what}.", task_id=button.task)
+    return SlackAnswer("accepted", f"{_result_text(button)} by {actor_of(interaction.user)}", task_id=button.task)
 
 
 async def _decide(person: AnyQueue, button: Pressed) -> Outcome:
@@ -109,14 +109,14 @@ async def _decide(person: AnyQueue, button: Pressed) -> Outcome:
     return await person.approvals.answer(button.task, button.value)
 
 
-def _said(button: Pressed) -> str:
+def _result_text(button: Pressed) -> str:
     if button.decision is not None:
         return "Approved" if button.decision == "approve" else "Rejected"
     return f"Answered with {msgspec.json.encode(button.value).decode()}"
 
 
 def reply(answer: SlackAnswer) -> dict[str, Any]:
-    """What Slack shows: the result in place of the buttons, or a line for who pressed alone."""
+    """The reply to Slack: replaces the buttons with the result, or shows a line to the person only."""
     text = answer.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     if answer.status == "accepted":
         return {"replace_original": True, "text": f"{text} ({answer.task_id})"}

@@ -66,13 +66,13 @@ class WebhookSender:
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=TIMEOUT_SEC),
-                trust_env=False,  # a proxy would dial what we refuse to
+                trust_env=False,  # a proxy would connect to addresses that we refuse
             )
         return self._sessions[allow_private]
 
 
 def message(delivery: OutgoingDelivery, now: float) -> tuple[bytes, dict[str, str]]:
-    """The body and the headers of one attempt: the body is the same each time, the signature has its time."""
+    """The body and headers of one attempt. The body is always the same; the signature includes the time."""
     if delivery.place.kind == "slack":
         return msgspec.json.encode(slack_message(delivery)), dict(_JSON)
     body = msgspec.json.encode(delivery.notification)
@@ -81,20 +81,20 @@ def message(delivery: OutgoingDelivery, now: float) -> tuple[bytes, dict[str, st
 
 
 def signature_headers(key: bytes, message_id: str, at: float, body: bytes) -> dict[str, str]:
-    """A signature as Standard Webhooks defines it: HMAC-SHA256 over the id, the time and the body."""
+    """The Standard Webhooks signature: HMAC-SHA256 over the id, the time and the body."""
     signed = f"{message_id}.{int(at)}.".encode() + body
     signature = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
     return {"webhook-id": message_id, "webhook-timestamp": str(int(at)), "webhook-signature": f"v1,{signature}"}
 
 
 def slack_text(delivery: OutgoingDelivery) -> str:
-    """Nothing in it is a link, a mention or a command there."""
+    """The text with Slack's links, mentions and commands escaped."""
     text = line(delivery.notification)[:MAX_SLACK_TEXT_LENGTH]
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def slack_message(delivery: OutgoingDelivery) -> dict[str, Any]:
-    """The line, and below it the buttons, where the sink has the secret that presses are believed by."""
+    """The line, with buttons below if the sink has the secret that verifies presses."""
     text = slack_text(delivery)
     data = delivery.notification.data
     about, task_id = data.get("about"), data.get("task_id")
@@ -118,7 +118,7 @@ def slack_message(delivery: OutgoingDelivery) -> dict[str, Any]:
 
 
 async def post_json(url: str, body: Any, *, allow_private: bool) -> None:
-    """One message that is not tried again, and to no private address unless that is allowed."""
+    """Post a message once, only to a public address unless private ones are allowed."""
     if not url.startswith(("https://", "http://") if allow_private else "https://"):
         return
     sender = WebhookSender()
@@ -127,9 +127,9 @@ async def post_json(url: str, body: Any, *, allow_private: bool) -> None:
             url, data=msgspec.json.encode(body), headers=_JSON, allow_redirects=False
         ) as answer:
             if answer.status >= 300:
-                log.info("a reply to Slack was answered with %d", answer.status)
+                log.info("Slack answered a reply with %d", answer.status)
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        log.info("a reply to Slack did not arrive: %s", _why(error) if not isinstance(error, TimeoutError) else "late")
+        log.info("a reply to Slack failed: %s", _why(error) if not isinstance(error, TimeoutError) else "timeout")
     finally:
         await sender.close()
 
@@ -140,7 +140,7 @@ def _read(status: int, headers: Mapping[str, str], now: float) -> DeliveryOutcom
     if 300 <= status < 400:
         return DeliveryOutcome(f"it answered {status}, and redirects are not followed")
     if status == GONE:
-        return DeliveryOutcome("it answered 410 Gone: it wants no more", gone=True)
+        return DeliveryOutcome("it answered 410 Gone", gone=True)
     asked = _retry_after(headers.get("retry-after", ""), now) if status in BUSY else None
     return DeliveryOutcome(f"it answered {status}", asked)
 
@@ -155,17 +155,17 @@ def _retry_after(text: str, now: float) -> float | None:
 
 
 def _why(error: Exception) -> str:
-    """Our own message: a library's may contain the address, and that a secret."""
+    """Our own text: a library's message may contain the address, and so a secret."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return "its certificate is not good"
+        return "its certificate is invalid"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "its name means nothing"
+        return "its host name cannot be resolved"
     if isinstance(error, aiohttp.ClientConnectorError):
         reason = error.os_error
         return str(reason) if isinstance(reason, dial.NotPublic) else f"no connection: {_reason(reason)}"
     if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionError | asyncio.IncompleteReadError):
-        return "it ended the connection without an answer"
-    return f"it did not answer as HTTP does ({type(error).__name__})"
+        return "it closed the connection without an answer"
+    return f"its answer is not valid HTTP ({type(error).__name__})"
 
 
 def _reason(error: OSError) -> str:

@@ -259,7 +259,7 @@ class Call:
         if upload.token is not None:
             claim = await self.token(upload.token)
             if upload.task is not None and await self.find(upload.task) != claim.id:
-                raise InputError("the token is of another task", where="token")
+                raise InputError("the token belongs to another task", where="token")
             return Owner(claim.id, claim, name)
         return None if upload.task is None else Owner(await self.find(upload.task), None, name)
 

@@ -1,4 +1,4 @@
-"""What the database says at the end of a run, all of it at one moment: workers may still report meanwhile."""
+"""Reads tasks and costs at the end of a run in one snapshot, because workers may still report meanwhile."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ select coalesce(sum(abs(b.spent - coalesce(used.cost, 0))), 0) from budgets b le
   left join tasks t on t.id = c.task_id and t.fence = c.fence and t.agent_id is not null
   group by c.budget_id
 ) used on used.budget_id = b.id"""
-"""By how much budgets differ from what they paid for. An attempt under way has spent what it has reported so far. The
-whole grant of one that was lost counts as spent until it reports, which it may do at any time."""
+"""The difference between budgets and the attempts that they paid for. A running attempt has spent what it has reported
+so far. The whole grant of a lost attempt counts as spent until it reports, which it may do at any time."""
 
 Snapshot = Callable[[Sequence[str]], Awaitable[list[list[tuple[Any, ...]]]]]
-"""The rows of several queries, all from one moment."""
+"""Reads the rows of several queries in one snapshot."""
 
 
 class Books(NamedTuple):
-    """Tasks, and what tasks, attempts and budgets say was spent, in millionths of a dollar."""
+    """Tasks, and the costs of tasks, attempts and budgets, in millionths of a dollar."""
 
     tasks: list[TaskRow]
     accepted_twice: int

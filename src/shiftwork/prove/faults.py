@@ -1,4 +1,4 @@
-"""The faults that a run can inject, by name. Each says how much it met, so that one that did not happen is seen."""
+"""The faults that a run can inject, by name. Each returns how much it affected; with 0, it did not happen."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from shiftwork.prove.proxy import Proxy
 from shiftwork.prove.scratch import Scratch
 
 FREEZE_SEC = 3.0
-"""Longer than the heartbeat timeout: a process that wakes up after it has lost its tasks."""
+"""Longer than the heartbeat timeout, so that a process loses its tasks before it wakes up."""
 
 WINDOW_SEC = 3.0
-"""How long a fault lasts that affects messages, clocks or the disk."""
+"""How long a fault of messages, clocks or the disk lasts."""
 
 PATIENCE_SEC = 20.0
-"""Within which a fault must have met something, on a busy machine too."""
+"""How long a fault may take to affect something, even on a busy machine."""
 
 DELAY_SEC = 0.2
 STEP_SEC = 3600.0
@@ -32,7 +32,7 @@ Permitted = Callable[[], Awaitable[None]]
 
 
 class Target(Protocol):
-    """What a fault is injected into."""
+    """The run that a fault is injected into."""
 
     scratch: Scratch
     fleet: Fleet
@@ -42,7 +42,7 @@ class Target(Protocol):
     fail_over: Permitted | None
 
     async def submit_one(self) -> None:
-        """Submit one more task; raises what the queue answers."""
+        """Submit one more task; raises the queue's error."""
 
 
 async def kill(target: Target) -> int:
@@ -69,7 +69,7 @@ async def silence(target: Target) -> int:
 
 
 def _window(setting: str, value: float, counted: str) -> Callable[[Target], Awaitable[int]]:
-    """A property of the proxies for a while, longer if it has met nothing by then; and how many messages it met."""
+    """Set a property of the proxies for a while, longer if no message is affected; returns how many were."""
 
     async def inject(target: Target) -> int:
         def met() -> int:
@@ -93,10 +93,10 @@ def _window(setting: str, value: float, counted: str) -> Callable[[Target], Awai
 
 
 async def clock(target: Target) -> int:
-    """Ahead or back by an hour, and the other way after a while; it happened if a process has read it.
+    """Step the clock ahead or back by an hour, and back again after a while; it happened if a process has read it.
 
-    On SQLite the processes of a machine share a clock. On PostgreSQL the database has the time: one process begins with
-    a wrong clock of its own.
+    On SQLite, the processes of a machine share a clock. On PostgreSQL, the database provides the time, so one process
+    starts with a wrong clock of its own.
     """
     member = target.chance.choice(target.fleet.members)
     controls, step = member.controls, target.chance.choice((-STEP_SEC, STEP_SEC))
@@ -116,7 +116,7 @@ async def clock(target: Target) -> int:
 
 
 async def disk_full(target: Target) -> int:
-    """No page more for the file; it happened if submissions were refused for it."""
+    """Stop the file from growing; it happened if submissions were refused."""
     refused, began = 0, time.monotonic()
     pages = await target.scratch.value("pragma page_count")
     try:
@@ -147,7 +147,7 @@ async def failover(target: Target) -> int:
 
 
 async def _changed(target: Target, permitted: Permitted, witness: str) -> int:
-    """Whether what the server says of itself is different afterwards; it may take a while to answer."""
+    """Whether the server's own value has changed afterwards; the server may take a while to answer."""
     before = await target.scratch.value(witness)
     await permitted()
     async with asyncio.timeout(60):
@@ -170,16 +170,16 @@ class Fault(NamedTuple):
 FAULTS = {
     fault.name: fault
     for fault in (
-        Fault("kill", "kill -9 of a worker or the server, which is started again", kill),
+        Fault("kill", "kill -9 a worker or the server, which is then restarted", kill),
         Fault("freeze", f"stop a process for {FREEZE_SEC:g} s, longer than its lease", freeze),
         Fault("cut", "reset all connections", cut),
-        Fault("silence", "let every other connection pass nothing any more, without closing it", silence),
+        Fault("silence", "drop all data on every other connection without closing it", silence),
         Fault("slow", f"delay every message by {DELAY_SEC:g} s", _window("delay_sec", DELAY_SEC, "slowed")),
         Fault("lose-answers", "drop answers after the commit, and the connection", _window("lose", SHARE, "lost")),
         Fault("repeat", "send requests a second time, up to 1 s later", _window("repeat", SHARE, "repeated")),
         Fault("reorder", "hold requests back while others pass them", _window("hold", SHARE, "overtaken")),
-        Fault("clock", "step clocks by an hour, ahead or back, and return", clock),
-        Fault("disk-full", "let the file grow no more", disk_full, "SQLite"),
+        Fault("clock", "step clocks ahead or back by an hour, and restore them", clock),
+        Fault("disk-full", "stop the file from growing", disk_full, "SQLite"),
         Fault("restart", "restart PostgreSQL", restart, "PostgreSQL with --restart-command"),
         Fault("failover", "let a standby take over", failover, "PostgreSQL with --failover-command", once=True),
     )
@@ -187,7 +187,7 @@ FAULTS = {
 
 
 def excludes(one: str, other: str) -> bool:
-    """Whether the two may not be under way at the same time: they set the same, or move the same server."""
+    """Whether two faults must not overlap, because they change the same thing."""
     return one == other or {one, other} == {"restart", "failover"}
 
 

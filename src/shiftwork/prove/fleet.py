@@ -1,4 +1,4 @@
-"""The processes of a run: a server, workers behind it, and workers on the database itself."""
+"""The processes of a run: a server, workers that use it, and workers directly on the database."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SERVER = "server"
 
 
 class Member:
-    """One process that can be ended in any way and started again."""
+    """One process that can be killed and restarted."""
 
     def __init__(self, name: str, arguments: list[str], url: str, folder: Path, controls: Controls) -> None:
         self.name = name
         self.controls = controls
         self._arguments = arguments
         self._log = folder / f"{name}.log"
-        # What a worker could not deliver stays in the folder of the run, not in the user's.
+        # Outboxes belong in the folder of the run, not in the user's.
         self._environment = {
             **os.environ, "SHIFTWORK_STORE": url, VARIABLE: str(controls.file), "XDG_STATE_HOME": str(folder / name),
         }  # fmt: skip
@@ -32,7 +32,7 @@ class Member:
             self._environment.pop(inherited, None)
         self.process: asyncio.subprocess.Process | None = None
         self._changing = asyncio.Lock()
-        """Of those that find it ended, one starts it again."""
+        """Ensures that it is restarted only once."""
 
     @property
     def pid(self) -> int:
@@ -56,7 +56,7 @@ class Member:
             await self.start()
 
     async def start_if_ended(self) -> bool:
-        """Whether it had ended by itself."""
+        """Start it if it has ended; returns whether it had."""
         async with self._changing:
             if self.running:
                 return False
@@ -75,7 +75,7 @@ class Member:
 
 
 class Fleet:
-    """Half of the workers use the server, the others the database. A process that ends by itself is started again."""
+    """Half of the workers use the server, the others the database. A process that ends by itself is restarted."""
 
     def __init__(self, members: list[Member]) -> None:
         self.members = members
@@ -96,9 +96,9 @@ class Fleet:
 async def fleet_on(
     store: str, server: str, port: int, workers: int, folder: Path, *, one_clock: bool
 ) -> AsyncIterator[Fleet]:
-    """Started on a store, with workers that reach the server on `port` at the address `server`; killed afterwards.
+    """Start a fleet on a store; its workers reach the server on `port` at the address `server`. Kill it afterwards.
 
-    With `one_clock` all processes are on one machine; otherwise each has its own, as in a fleet of machines.
+    With `one_clock`, all processes share a clock; otherwise each has its own, as in a fleet of machines.
     """
     shared = Controls(folder / "controls")
     members = [Member(SERVER, ["serve", str(port)], store, folder, shared)]

@@ -1,4 +1,4 @@
-"""What the workers of a fleet do with its tasks."""
+"""The handlers of the fleet's workers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from shiftwork.steps.model import Effect
 from shiftwork.worker import Context, Fail, Happened, Worker
 
 CONCURRENCY = 32
-SLIPS = 0.2
-"""The share of attempts with steps that fail by themselves, as calls of a model do."""
+FAILURE_RATE = 0.2
+"""The share of attempts with steps that fail by themselves, as model calls do."""
 
 
 def worker(name: str, world: Path) -> Worker:
@@ -33,8 +33,8 @@ def worker(name: str, world: Path) -> Worker:
         thought = Thought(context.id, _fence(context.token), "begun")
         await context.step("think", lambda: think(world, thought))
         write(thoughts_of(world), thought._replace(what="kept").line)
-        if random.random() < SLIPS:
-            raise Fail("crash", "the model broke off in mid-sentence")
+        if random.random() < FAILURE_RATE:
+            raise Fail("crash", "the model stopped in mid-sentence")
         await context.effect("act", lambda effect: act(world, effect), verify=lambda effect: look(world, effect))
         context.spent(cost_usd=COST_USD)
         return 1
@@ -62,14 +62,14 @@ def act(world: Path, effect: Effect) -> None:
 
 
 def look(world: Path, effect: Effect) -> Happened | None:
-    """Ask the outside, which refuses every act of an older claim from then on."""
+    """Ask the outside system whether the effect happened; it refuses acts of older claims from then on."""
     write(world, Act("look", effect.key, _fence(effect.token)).line)
     of_this = re.findall(rf"(?m)^\w+ {re.escape(effect.key)} \d+$", world.read_text())
     return Happened(None) if accepted_acts(map(Act.read, of_this))[effect.key] else None
 
 
 def write(place: Path, line: str) -> None:
-    """One line, written whole: the kernel adds it at the end, however many write."""
+    """Append a line in one write, which is atomic however many processes write."""
     os.write(_opened(place), f"{line}\n".encode())
 
 

@@ -1,4 +1,4 @@
-"""The ledger of a run: counts what the queue and the outside world recorded. Pure."""
+"""The ledger of a run: counts what the queue and the outside world recorded. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import NamedTuple, Self
 import msgspec
 
 COST_USD = 0.01
-"""What each attempt that comes to its end has spent."""
+"""The cost of each attempt that runs to its end."""
 
 ENDED = frozenset({"completed", "cancelled", "dead_lettered", "failed"})
 
 
 class Thought(NamedTuple):
-    """The one step of a task, under the fence of a claim: it was begun, or the queue has kept it."""
+    """A record of a task's step under a claim's fence: it was begun, or the queue has stored it."""
 
     task: str
     fence: int
@@ -34,7 +34,7 @@ class Thought(NamedTuple):
 
 
 class Act(NamedTuple):
-    """What a claim did outside: `act`, or `look` whether an older claim has acted."""
+    """An outside action of a claim: `act`, or `look` whether an older claim has acted."""
 
     what: str
     key: str
@@ -51,9 +51,10 @@ class Act(NamedTuple):
 
 
 def accepted_acts(acts: Iterable[Act]) -> Counter[str]:
-    """How often each effect happened, outside of a system that refuses acts of claims older than one it has heard of.
+    """How often each effect happened in an outside system that refuses acts of claims older than the newest it knows.
 
-    A process that is frozen between its intent and its act may act years later. Only the outside can refuse that.
+    A process that is frozen between its intent and its act may act years later. Only the outside system can refuse
+    that.
     """
     newest: dict[str, int] = {}
     accepted: Counter[str] = Counter()
@@ -69,14 +70,14 @@ class Occurrence(NamedTuple):
 
     fault: str
     at_sec: float
-    """Since the beginning of the run."""
+    """Seconds since the start of the run."""
     lasted_sec: float
     affected: int
-    """Processes, connections, answers or requests that it met; 0 if it did not happen."""
+    """How many processes, connections, answers or requests it affected; 0 if it did not happen."""
     recovered_sec: float | None
-    """From its beginning until all tasks that were held then had ended; None if they had not a minute later."""
+    """From its start until all tasks held at that time had ended; None if they had not a minute later."""
     freed_sec: float | None = None
-    """From its beginning until none of them was held under its claim of then: they had ended, or were given back."""
+    """From its start until none of them was held under its claim of that time: they had ended or been released."""
 
 
 class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,35 +87,35 @@ class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
     times: int
     affected: int
     freed_median_sec: float | None
-    """Until no task was held under its claim of then; what follows is the wait for another agent, and its work."""
+    """Until no task was held under its original claim; the rest is the wait for another agent, and its work."""
     recovery_median_sec: float | None
     recovery_max_sec: float | None
     not_recovered: int
-    """Times that work held at its beginning had not ended a minute later."""
+    """How often tasks held at its start had not ended a minute later."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened, and below `tasks_per_sec` what went wrong: there the right numbers are zeros."""
+    """The results of a run. The fields after `tasks_per_sec` count violations and must be zero."""
 
     submitted: int
     completed: int
     subtasks: int
-    """Of the submitted, spawned by a task that waited for them."""
+    """Submitted tasks that were spawned by a waiting parent."""
     attempts: int
     effects: int
-    """Actions outside, each between two writes of its own; a step of the task came before it."""
+    """Outside actions, each between two writes and after a step."""
     late_writes: int
-    """Writes that were tried under claims that had lost their task."""
+    """Writes attempted under lost claims."""
     overlapping: int
-    """Faults that came before the recovery from an earlier one."""
+    """Faults that began before the recovery from an earlier one."""
     took_sec: float
     tasks_per_sec: float
     lost: int
-    """Submitted, and not in the queue any more."""
+    """Submitted tasks that are no longer in the queue."""
     stuck: int
-    """Neither ended nor moving when the time was over."""
+    """Tasks that had not ended when the time was up."""
     failed: int
-    """Ended otherwise than completed, although every failure may be tried again."""
+    """Tasks that ended but not completed, although every failure can be retried."""
     created_twice: int
     """Tasks that one request created twice."""
     done_twice: int
@@ -122,25 +123,25 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     effects_twice: int
     """Outside actions that happened more than once."""
     effects_missing: int
-    """Completed, and what it should have done outside did not happen."""
+    """Completed tasks whose outside action did not happen."""
     late_accepted: int
     """Late writes that were accepted."""
     steps_repeated: int
-    """Tasks whose step was done again by a later claim, although it had been kept."""
+    """Tasks whose stored step was repeated by a later claim."""
     not_booked: int
-    """Completed, and what it cost at least was not booked."""
+    """Completed tasks whose minimum cost was not booked."""
     misbooked_usd: float
-    """By how much tasks, attempts and budgets differ about what was spent."""
+    """The difference between the costs of tasks, attempts and budgets."""
     faults: list[FaultRow]
 
     @property
     def violations(self) -> dict[str, float]:
-        """What went wrong, by name."""
+        """The violations by name."""
         return {name: value for name in WRONG if abs(value := getattr(self, name)) > 1e-9}
 
     @property
     def unproven(self) -> list[str]:
-        """Faults that were chosen and did not happen."""
+        """Chosen faults that did not happen."""
         return [row.fault for row in self.faults if not row.affected]
 
 
@@ -151,7 +152,7 @@ WRONG = (
 
 
 class TaskRow(NamedTuple):
-    """A task as the database has it."""
+    """A task's row in the database."""
 
     id: str
     type: str
@@ -162,23 +163,23 @@ class TaskRow(NamedTuple):
 
 
 class Records(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known after a run."""
+    """Everything recorded during a run."""
 
     acknowledged: Mapping[str, str]
-    """The id that each key of a submission was answered with."""
+    """The id returned for each submission's key."""
     unanswered: int
-    """Submissions whose answer never came: they may be there or not."""
+    """Submissions without an answer, which may or may not exist."""
     tasks: Sequence[TaskRow]
     accepted_twice: int
     attempts: int
     tasks_cost: int
-    """Of all tasks, read at the same moment as what their attempts cost."""
+    """The cost of all tasks, read in the same snapshot as that of their attempts."""
     attempts_cost: int
     budgets_misbooked: int
-    """By how much budgets differ from the attempts that they paid for."""
+    """The difference between budgets and the attempts that they paid for."""
     acts: Iterable[Act]
     thoughts: Sequence[Thought]
-    """In the order in which they were written down."""
+    """In the order in which they were recorded."""
     late_writes: int
     late_accepted: int
     took_sec: float
@@ -187,7 +188,7 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def count(records: Records, *, with_effects: frozenset[str], subtasks: int) -> Ledger:
-    """The ledger of a run whose tasks of these types act outside once, and whose parents have this many subtasks."""
+    """Compute the ledger. Tasks of the types in `with_effects` act outside once; parents have this many subtasks."""
     tasks = records.tasks
     there = {task.id for task in tasks}
     roots = [task for task in tasks if task.parent_id is None]
@@ -222,7 +223,7 @@ def count(records: Records, *, with_effects: frozenset[str], subtasks: int) -> L
 
 
 def _missing_below(completed: Iterable[TaskRow], below: Mapping[str, int], subtasks: int) -> int:
-    """Subtasks that a completed parent must have had, and that are gone."""
+    """Missing subtasks of completed parents."""
     return sum(max(0, subtasks - below.get(task.id, 0)) for task in completed if task.type == "parent")
 
 
@@ -231,7 +232,7 @@ def _misbooked(records: Records) -> float:
 
 
 def _steps_repeated(thoughts: Iterable[Thought]) -> set[str]:
-    """A claim that was lost may still begin; one that comes after the claim that kept the thought may not."""
+    """Tasks whose step was begun again by a later claim than the one that stored it; an older one may still do so."""
     kept: dict[str, int] = {}
     again: set[str] = set()
     for thought in thoughts:

@@ -1,4 +1,4 @@
-"""Claims that are lost on purpose. Whether a frozen process writes late is chance; these do, each time."""
+"""Claims that are lost on purpose: whether a frozen process writes late is chance, but these always do."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from shiftwork.prove.workload import PROBE
 
 PROBES = 3
 AWAY = (StoreError, OperationTimeout, Overloaded)
-"""What a caller meets while a fault lasts; it sends the same again."""
+"""Errors during a fault, after which a caller retries."""
 
 
 class Probes:
-    """An agent that falls silent while it holds tasks, another that takes them over, and late writes of the first."""
+    """An agent that falls silent while it holds tasks, another that takes them over, and late writes by the first."""
 
     def __init__(self, queue: AnyQueue) -> None:
         self._queue = queue
         self._lost: dict[str, str] = {}
-        """The claim that a task was lost under, until the other agent has it."""
+        """The lost claim of each task, until the other agent has it."""
         self.tried = self.accepted = self.completed = 0
 
     async def run(self) -> None:
-        """One round after the other; what a fault interrupts is tried again."""
+        """Run round after round; a round interrupted by a fault is retried."""
         while True:
             with suppress(*AWAY):
                 await (self._take_over() if self._lost else self._begin())
@@ -39,12 +39,12 @@ class Probes:
             self._lost[claim.id] = claim.token
 
     async def _take_over(self) -> None:
-        """Once a lease is over: the heir has the task, the silent agent writes late, the heir ends it."""
+        """After a lease has expired: the heir claims the task, the silent agent writes late, the heir completes it."""
         for claim in await self._queue.claim("heir", PROBES, start=True, types=[PROBE]):
             late = self._lost.pop(claim.id, None)
             if late is not None:
                 await self._write_late(late)
-            with suppress(ConflictError, NotFound):  # a late result that was accepted has ended it
+            with suppress(ConflictError, NotFound):  # an accepted late result has ended it
                 await self._queue.complete(claim.token, "in time")
                 self.completed += 1
 
@@ -59,7 +59,7 @@ class Probes:
 
 
 async def _is_refused(write: Callable[[], Awaitable[object]]) -> bool:
-    """What a late write comes to, other than its refusal, is wrong; while the queue is away it is sent again."""
+    """Whether a late write is refused; any other outcome is wrong. It is retried while the queue is unavailable."""
     while True:
         try:
             await write()
@@ -67,7 +67,7 @@ async def _is_refused(write: Callable[[], Awaitable[object]]) -> bool:
             return True
         except AWAY:
             await asyncio.sleep(0.2)
-        except Exception:  # noqa: BLE001  # it got past the fence, and broke something behind it
+        except Exception:  # noqa: BLE001  # it passed the fence and failed later
             return False
         else:
             return False

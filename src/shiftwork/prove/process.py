@@ -20,11 +20,11 @@ import apsw
 
 VARIABLE = "SHIFTWORK_PROVE_CONTROLS"
 NO_LIMIT = 4_294_967_294
-"""Pages of a SQLite file, as SQLite has it by itself."""
+"""SQLite's default limit of pages."""
 
 
 class Controls:
-    """Numbers that the run and its processes share through a file in memory."""
+    """Numbers that the run and its processes share through a memory-mapped file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -35,7 +35,7 @@ class Controls:
 
     @property
     def clock_sec(self) -> float:
-        """By how much clocks are off."""
+        """The offset of the clocks."""
         return self._numbers[0]
 
     @clock_sec.setter
@@ -44,7 +44,7 @@ class Controls:
 
     @property
     def max_pages(self) -> int:
-        """How many pages a SQLite file may have; 0 for no limit."""
+        """The maximum number of pages of a SQLite file; 0 means no limit."""
         return int(self._numbers[1])
 
     @max_pages.setter
@@ -53,7 +53,7 @@ class Controls:
 
     @property
     def seen_sec(self) -> float:
-        """What `clock_sec` was when a process last read its clock."""
+        """The offset when a process last read its clock."""
         return self._numbers[2]
 
     def time(self, real: float) -> float:
@@ -62,14 +62,14 @@ class Controls:
 
 
 def install(controls: Controls) -> None:
-    """Before anything is imported that keeps the clock."""
+    """Replace the clock. Call it before any import that keeps a reference to it."""
     real = time.time
     time.time = lambda: controls.time(real())
     apsw.connection_hooks.append(functools.partial(_limit, controls))
 
 
 def _limit(controls: Controls, connection: apsw.Connection) -> None:
-    """The limit counts for a connection, so each sets it before its next transaction."""
+    """Set the limit, which applies per connection, before each connection's next transaction."""
     in_force = 0
 
     def trace(_cursor: Any, sql: str, _bindings: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A proxy on the way to a server: it cuts, silences and slows connections, and loses, repeats and holds messages."""
+"""A proxy in front of a server: it cuts, silences and slows connections, and loses, repeats and delays messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Link:
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client, self.server = client, server
         self.silent = False
-        """Pass nothing any more, without closing a connection."""
+        """Drop all data without closing the connection."""
         self.loses_answer = False
 
     def abort(self) -> None:
@@ -31,29 +31,29 @@ class Link:
 
 
 class Proxy:
-    """Passes requests and answers on; what is not zero below happens to that share of them."""
+    """Passes on requests and answers; `lose`, `repeat` and `hold` are the shares of them that are affected."""
 
     def __init__(self, host: str, port: int, chance: random.Random, *, http: bool) -> None:
         self._host, self._port, self._chance, self._http = host, port, chance, http
         self._links: set[Link] = set()
         self._ends: set[asyncio.StreamWriter] = set()
-        """Every open connection, on both sides, from the moment it exists: a cancelled task may not have begun."""
+        """Every open connection on both sides, recorded at its creation: a cancelled task may not have started."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.delay_sec = 0.0
-        """How long each piece takes, in each direction."""
+        """The delay of each piece of data, in both directions."""
         self.lose = self.repeat = self.hold = 0.0
         self.counts: Counter[str] = Counter()
-        """What has happened to messages: slowed, lost, repeated, overtaken."""
+        """How many messages were slowed, lost, repeated or overtaken."""
 
     def cut(self) -> int:
-        """Reset every connection; how many there were."""
+        """Reset every connection; returns how many there were."""
         links = list(self._links)
         for link in links:
             link.abort()
         return len(links)
 
     def silence(self) -> int:
-        """Let every other connection pass nothing any more, as a firewall that forgot it; how many."""
+        """Silence every other connection, like a firewall that forgot it; returns how many."""
         links = [link for link in self._links if not link.silent and self._chance.random() < 0.5]
         for link in links:
             link.silent = True
@@ -64,7 +64,7 @@ class Proxy:
         self._keep(self._carry(reader, writer))
 
     async def close(self) -> None:
-        """End every connection; the loop may be closed right after."""
+        """Close every connection and wait for it, because the loop may be closed right after."""
         while self._tasks:
             for task in self._tasks:
                 task.cancel()
@@ -77,7 +77,7 @@ class Proxy:
         return reader, writer
 
     async def _end(self, writer: asyncio.StreamWriter) -> None:
-        """Shielded: all who wait for the end of a connection wait for one future, which dies with the first of them."""
+        """Close a connection. All waiters share one future, so a cancelled waiter must not cancel it."""
         writer.transport.abort()
         with suppress(OSError):
             await asyncio.shield(writer.wait_closed())
@@ -124,7 +124,7 @@ class Proxy:
                     await link.server.drain()
 
     async def _message(self, reader: asyncio.StreamReader) -> bytes:
-        """A whole request of HTTP; of other protocols what has come."""
+        """Read a whole HTTP request; for other protocols, read what has arrived."""
         if not self._http:
             return await reader.read(PIECE)
         head = await reader.readuntil(b"\r\n\r\n")
@@ -132,7 +132,7 @@ class Proxy:
         return head + await reader.readexactly(int(length[1])) if length else head
 
     async def _disturb(self, message: bytes) -> None:
-        """Send it a second time later, or let others overtake it."""
+        """Repeat the message later, or let others overtake it."""
         if self._chance.random() < self.repeat:
             self._keep(self._send_again(message))
         if self._chance.random() < self.hold:
@@ -170,7 +170,7 @@ class Proxy:
 
 
 def _commits(message: bytes) -> bool:
-    """Whether the answer to it comes after a commit: a request of HTTP that changes something, or COMMIT itself."""
+    """Whether its answer follows a commit: it is an HTTP request that changes something, or COMMIT itself."""
     return message.startswith(b"POST ") or b"commit" in message
 
 
@@ -180,7 +180,7 @@ class Host(NamedTuple):
 
 
 def hosts_of(url: str) -> list[Host]:
-    """The hosts of a PostgreSQL address, for a proxy; none where it names a socket or checks the host's name."""
+    """The hosts in a PostgreSQL address, to proxy; none if it names a socket or verifies the host name."""
     parts = urlsplit(url)
     options = parse_qs(parts.query)
     places = parts.netloc.rpartition("@")[2]
@@ -191,7 +191,7 @@ def hosts_of(url: str) -> list[Host]:
 
 
 def through(url: str, ports: list[int]) -> str:
-    """The address by way of proxies on these ports."""
+    """The address through proxies on these ports."""
     parts = urlsplit(url)
     login, at, _ = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=login + at + ",".join(f"127.0.0.1:{port}" for port in ports)))
@@ -199,7 +199,7 @@ def through(url: str, ports: list[int]) -> str:
 
 @asynccontextmanager
 async def listening(proxy: Proxy) -> AsyncIterator[int]:
-    """The port on which a proxy can be reached."""
+    """Run the proxy and yield its port."""
     server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]

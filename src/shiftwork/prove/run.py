@@ -40,7 +40,7 @@ SETTINGS = {
     "poison": None,
     "maintenance.retry_promoter_sec": 0.25,
 }
-"""Short leases, so that much happens in little time, and no end to trying: what does not complete was lost."""
+"""Short leases, so that much happens in little time, and unlimited retries, so that every task must complete."""
 
 PRODUCERS = 2
 BATCH = 200
@@ -53,26 +53,26 @@ SETTLE_SEC = 120.0
 HOLDING = """
 select id, fence from tasks where status in ('claimed', 'running', 'validating') and lease_check_at > 0
   and status <> 'validating' and type <> 'probe'"""
-"""By the index of leases: a run may have a million tasks."""
+"""Uses the index of leases, because a run may have a million tasks."""
 
 HELD = ("claimed", "running", "ready", "retrying")
-"""What a task is that was held when a fault came, until it ends or waits for its subtasks."""
+"""States of a task held at the start of a fault, until it ends or waits for its subtasks."""
 
 Tell = Callable[[str], None]
 T = TypeVar("T")
 
 
 class Plan(NamedTuple):
-    """How much of everything."""
+    """The options of a run."""
 
     minutes: float
     tasks: int | None
-    """Submitted at most, without subtasks."""
+    """The maximum number of submitted tasks, without subtasks."""
     workers: int
     every_sec: float
-    """Before each fault, while there is room for it."""
+    """The pause before each fault."""
     at_once: int
-    """Faults that may be under way at the same time, each until its recovery."""
+    """The maximum number of overlapping faults, each counted until its recovery."""
     faults: Sequence[str]
     seed: int
     restart: Permitted | None = None
@@ -80,7 +80,7 @@ class Plan(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """How many tasks had been completed by then."""
+    """The number of completed tasks at a time."""
 
     at_sec: float
     completed: int
@@ -92,7 +92,7 @@ def rate_between(earlier: Sample, later: Sample) -> float:
 
 
 class Outcome(NamedTuple):
-    """What a run has shown."""
+    """The results of a run."""
 
     ledger: Ledger
     samples: list[Sample]
@@ -100,28 +100,28 @@ class Outcome(NamedTuple):
 
 
 async def prove(url: str, plan: Plan, report: Tell, logs: Path | None = None) -> Outcome:
-    """Inject faults into a fleet on a scratch store at this address, which is removed afterwards, and count.
+    """Inject faults into a fleet on a scratch store at this address, count the results, and remove the store.
 
-    Of a run whose ledger is not clean, the logs of the processes are copied to `logs`.
+    If there are violations, the logs of the processes are copied to `logs`.
     """
     chance = random.Random(plan.seed)
     async with scratch_at(url) as scratch:
         async with await Queue.open(scratch.url, actor="system:prove") as queue:
             await queue.settings.change(SETTINGS)
-        async with _network(scratch, chance) as (ways, store, server, port):
+        async with _network(scratch, chance) as (network, store, server, port):
             folder, one_clock = scratch.folder, scratch.is_sqlite
             async with (
                 fleet_on(store, server, port, plan.workers, folder, one_clock=one_clock) as fleet,
                 await connected(server) as client,
             ):
-                outcome = await Trial(scratch, fleet, ways, client, chance, plan, report).run()
+                outcome = await Trial(scratch, fleet, network, client, chance, plan, report).run()
         if logs is not None and outcome.ledger.violations:
             shutil.copytree(folder, logs, ignore=shutil.ignore_patterns("queue.db*"), dirs_exist_ok=True)
         return outcome
 
 
 async def connected(server: str) -> Client:
-    """Fails soon when the server is away, so that an earlier fault does not hold up a batch."""
+    """Connect with short timeouts, so that an earlier fault does not hold up a batch."""
     async with asyncio.timeout(RECOVERY_SEC):
         while True:
             with suppress(StoreUnavailable):
@@ -131,48 +131,48 @@ async def connected(server: str) -> Client:
 
 @asynccontextmanager
 async def _network(scratch: Scratch, chance: random.Random) -> AsyncIterator[tuple[list[Proxy], str, str, int]]:
-    """The proxies, the store's and the server's address by way of them, and the port on which to serve."""
+    """Yield the proxies, the addresses of store and server through them, and the port to serve on."""
     port = free_port()
-    ways = [Proxy("127.0.0.1", port, chance, http=True)]
+    network = [Proxy("127.0.0.1", port, chance, http=True)]
     hosts = [] if scratch.is_sqlite else proxies.hosts_of(scratch.url)
-    ways += [Proxy(host.name, host.port, chance, http=False) for host in hosts]
+    network += [Proxy(host.name, host.port, chance, http=False) for host in hosts]
     async with AsyncExitStack() as stack:
-        ports = [await stack.enter_async_context(proxies.listening(way)) for way in ways]
+        ports = [await stack.enter_async_context(proxies.listening(proxy)) for proxy in network]
         store = proxies.through(scratch.url, ports[1:]) if hosts else scratch.url
-        yield ways, store, f"http://127.0.0.1:{ports[0]}", port
+        yield network, store, f"http://127.0.0.1:{ports[0]}", port
 
 
 class Trial:
-    """A fleet at work, and what disturbs it."""
+    """A working fleet and the faults injected into it."""
 
     def __init__(
         self,
         scratch: Scratch,
         fleet: Fleet,
-        ways: list[Proxy],
+        network: list[Proxy],
         client: Client,
         chance: random.Random,
         plan: Plan,
         report: Tell,
     ) -> None:
-        self.scratch, self.fleet, self.proxies, self.chance = scratch, fleet, ways, chance
+        self.scratch, self.fleet, self.proxies, self.chance = scratch, fleet, network, chance
         self.restart, self.fail_over = plan.restart, plan.fail_over
         self._client, self._plan, self._report = client, plan, report
         self._probes = Probes(client)
         self._numbers = itertools.count()
         self._acknowledged: dict[str, str] = {}
         self._expected = 0
-        """Tasks acknowledged, with the subtasks that they will have."""
+        """Acknowledged tasks, including the subtasks that they will spawn."""
         self._samples = [Sample(0.0, 0)]
         self._occurrences: list[Occurrence] = []
         self._began = time.monotonic()
         self._producing = True
         self._unanswered = 0
-        """Batches that were sent, maybe several times, and not acknowledged yet."""
+        """Batches sent at least once and not acknowledged yet."""
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._now = ""
         self._again: int | None = None
-        """A task that was refused while the disk was full."""
+        """The number of a task that was refused because the disk was full."""
 
     @property
     def _at(self) -> float:
@@ -188,7 +188,7 @@ class Trial:
             await asyncio.wait([working, *running[PRODUCERS:]], return_when=asyncio.FIRST_COMPLETED)
             for ended in running:
                 if ended.done():
-                    ended.result()  # raises what ended it
+                    ended.result()  # raises its error
             await working
         finally:
             for work in (working, *running):
@@ -210,7 +210,7 @@ class Trial:
         await self._until_settled()
 
     async def _inject_all(self) -> None:
-        """In a random order, round after round, until the time is over and each was tried, or no work is left."""
+        """Inject faults in random order, in rounds, until the time is up and all were tried, or no work is left."""
         end = self._began + 60 * self._plan.minutes
         try:
             await self._rounds(end)
@@ -234,22 +234,22 @@ class Trial:
             rounds += 1
 
     async def _room_for(self, name: str) -> None:
-        """Wait for the recovery from earlier faults: from some if they are many, and from those that exclude it."""
+        """Wait for the recovery from earlier faults if they are too many, or if one excludes this fault."""
         while True:
             for other in [each for each, injected in self._under_way.items() if injected.done()]:
-                self._under_way.pop(other).result()  # raises what ended it
+                self._under_way.pop(other).result()  # raises its error
             if len(self._under_way) < self._plan.at_once and not any(excludes(each, name) for each in self._under_way):
                 return
             await asyncio.wait(self._under_way.values(), return_when=asyncio.FIRST_COMPLETED)
 
     async def _pause(self) -> bool:
-        """Whether there is still work to disturb after the pause between two faults."""
+        """Pause between two faults; returns whether there is still work afterwards."""
         await self._until(lambda: self._exhausted, self._plan.every_sec)
         return not self._exhausted
 
     @property
     def _exhausted(self) -> bool:
-        """All tasks of the plan have been submitted and completed."""
+        """Whether all tasks of the plan have been submitted and completed."""
         full = self._plan.tasks is not None and len(self._acknowledged) >= self._plan.tasks
         return full and self._samples[-1].completed >= self._expected
 
@@ -270,21 +270,21 @@ class Trial:
         self._occurrences.append(Occurrence(name, began - self._began, lasted, affected, recovered, freed))
 
     async def _held(self) -> dict[str, int]:
-        """The fence of each task that is held."""
-        return {str(row[0]): row[1] for row in await self._patiently(lambda: self.scratch.rows(HOLDING))}
+        """The fence of each held task."""
+        return {str(row[0]): row[1] for row in await self._retry_read(lambda: self.scratch.rows(HOLDING))}
 
     async def _all_freed(self, held: Mapping[str, int]) -> bool:
-        """Whether none of them is under the claim under which it was held."""
+        """Whether none of these tasks is still under its original claim."""
         now = f"select id, fence from tasks where id in ({in_list(list(held))}) and status in ('claimed', 'running')"  # noqa: S608  # ids of ours
         return not held or not any(held[str(row[0])] == row[1] for row in await self.scratch.rows(now))
 
     async def _all_ended(self, held: Mapping[str, int]) -> bool:
-        """A parent that waits for its subtasks has let go of its place; it is held again when they are done."""
+        """Whether all of these tasks have ended or wait for their subtasks, which frees their slots."""
         some = f"select 1 from tasks where id in ({in_list(list(held))}) and status in ({in_list(HELD)}) limit 1"  # noqa: S608  # ids and words of ours
         return not held or not await self.scratch.rows(some)
 
-    async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Read again while the database is away."""
+    async def _retry_read(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Retry a read while the database is unavailable."""
         async with asyncio.timeout(RECOVERY_SEC):
             while True:
                 try:
@@ -293,7 +293,7 @@ class Trial:
                     await asyncio.sleep(0.2)
 
     async def _produce(self) -> None:
-        """Submit as many as the fleet can do, each batch again until it is acknowledged."""
+        """Submit as many tasks as the fleet can do, and retry each batch until it is acknowledged."""
         while self._producing:
             if self._is_full():
                 await asyncio.sleep(0.05)
@@ -314,7 +314,7 @@ class Trial:
         return True
 
     def _is_full(self) -> bool:
-        """More waits than the fleet completes in three seconds at its best pace, so it has work after a fault."""
+        """Whether more work waits than the fleet completes in three seconds at its best: enough for after a fault."""
         recent = self._samples[-PACE_SAMPLES:]
         rate = max((rate_between(*pair) for pair in pairwise(recent)), default=0.0)
         ahead = 3 + self._at - recent[-1].at_sec
@@ -326,7 +326,7 @@ class Trial:
         return numbers if tasks is None else [number for number in numbers if number < tasks]
 
     async def submit_one(self) -> None:
-        """Beyond the plan: what is refused is sent again when the fault is over."""
+        """Submit a task beyond the plan; a refused one is retried after the fault."""
         if self._again is None:
             self._again = next(self._numbers)
         number = self._again
@@ -366,7 +366,7 @@ class Trial:
         return True
 
     async def _until_settled(self) -> None:
-        """Everything that was sent is acknowledged, and all of it has ended; or nothing moves for too long."""
+        """Wait until everything sent is acknowledged and has ended, or until there is no progress for too long."""
         open_ = f"select 1 from tasks where status not in ({in_list(sorted(ENDED))}) and type <> 'probe' limit 1"  # noqa: S608  # words of ours
         end = time.monotonic() + SETTLE_SEC
         while time.monotonic() < end:
@@ -381,7 +381,7 @@ class Trial:
             await asyncio.sleep(0.25)
 
     async def _records(self, took: float, *, all_answered: bool) -> Records:
-        books = await self._patiently(lambda: read_books(self.scratch.snapshot))
+        books = await self._retry_read(lambda: read_books(self.scratch.snapshot))
         world = self.scratch.folder / "world"
         return Records(
             acknowledged=self._acknowledged,

@@ -1,4 +1,4 @@
-"""A store for one run: a schema or a file next to the user's own, read by plain SQL and removed at the end."""
+"""A store for one run: a schema or a file next to the user's own, read with plain SQL and removed at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REMOVE_SEC = 60.0
 
 
 class Scratch:
-    """An empty place for a queue on the user's database or disk, and a folder for what the run writes."""
+    """An empty store on the user's database or disk, and a folder for the run's files."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.folder = folder
@@ -34,7 +34,7 @@ class Scratch:
         self.url = f"sqlite:///{folder / 'queue.db'}" if self.is_sqlite else with_schema(url, self.schema)
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """What the database itself says, without the engine that is under test."""
+        """Query the database directly, without the engine under test."""
         (found,) = await self.snapshot([query])
         return found
 
@@ -42,7 +42,7 @@ class Scratch:
         return (await self.rows(query))[0][0]
 
     async def snapshot(self, queries: Sequence[str]) -> list[list[tuple[Any, ...]]]:
-        """The rows of several queries, all from one moment, whatever is written meanwhile."""
+        """Read the rows of several queries in one snapshot."""
         if self.is_sqlite:
             return await asyncio.to_thread(self._sqlite_rows, queries)
         return await self._postgres_rows(queries)
@@ -54,7 +54,7 @@ class Scratch:
             raise StoreUnavailable(str(error)) from error
         try:
             connection.set_busy_timeout(10_000)
-            connection.execute("begin")  # until it is closed
+            connection.execute("begin")  # the snapshot lasts until the connection is closed
             return [self.read_sqlite(connection, query) for query in queries]
         except apsw.Error as error:
             raise StoreUnavailable(str(error)) from error
@@ -65,7 +65,7 @@ class Scratch:
         return list(connection.execute(query))
 
     async def _postgres_rows(self, queries: Sequence[str]) -> list[list[tuple[Any, ...]]]:
-        """On one connection for all: to connect for each would take longer than most queries, on a busy machine."""
+        """Run all queries on one connection: on a busy machine, connecting takes longer than most queries."""
         import asyncpg  # noqa: PLC0415  # an extra
 
         from shiftwork.store.postgres_errors import LOST  # noqa: PLC0415  # needs the extra
@@ -73,15 +73,15 @@ class Scratch:
         async with self._turn:
             try:
                 connection = self._connection = self._connection or await self._connect()
-                if len(queries) == 1:  # may be one that no transaction takes
+                if len(queries) == 1:  # it may be a statement that cannot run in a transaction
                     return [await self.read_postgres(connection, queries[0])]
                 async with connection.transaction(isolation="repeatable_read", readonly=True):
                     return [await self.read_postgres(connection, query) for query in queries]
             except (asyncpg.PostgresError, *LOST) as error:
-                self._leave()
+                self._disconnect()
                 raise StoreUnavailable(str(error)) from error
             except BaseException:  # cancelled in the middle of a query
-                self._leave()
+                self._disconnect()
                 raise
 
     async def _connect(self) -> Any:
@@ -97,8 +97,8 @@ class Scratch:
             server_settings={"search_path": self.schema, "application_name": "shiftwork prove"},
         )
 
-    def _leave(self) -> None:
-        """The next query connects again."""
+    def _disconnect(self) -> None:
+        """Drop the connection; the next query opens a new one."""
         if self._connection is not None:
             self._connection.terminate()
         self._connection = None
@@ -107,14 +107,14 @@ class Scratch:
         return [tuple(row) for row in await connection.fetch(query)]
 
     async def size(self) -> int:
-        """In bytes, as it lies on the disk."""
+        """The size on disk, in bytes."""
         if self.is_sqlite:
             return sum(path.stat().st_size for path in self.folder.glob("queue.db*") if path.is_file())
         query = "select sum(pg_total_relation_size(oid)) from pg_class where relkind = 'r' and relnamespace = "
         return int(await self.value(f"{query}'{self.schema}'::regnamespace"))
 
     async def remove(self) -> None:
-        """Try for a while: the server may be restarting."""
+        """Remove the schema; retries for a while, because the server may be restarting."""
         if self.is_sqlite:
             return
         deadline = time.monotonic() + REMOVE_SEC
@@ -126,7 +126,7 @@ class Scratch:
                     raise
                 await asyncio.sleep(0.5)
             else:
-                self._leave()
+                self._disconnect()
                 return
 
 
@@ -138,7 +138,7 @@ def with_schema(url: str, schema: str) -> str:
 
 @asynccontextmanager
 async def scratch_at(url: str) -> AsyncIterator[Scratch]:
-    """A SQLite file lies on the disk of the user's own, since another may be faster and fail otherwise."""
+    """Create a scratch store and remove it afterwards. A SQLite file is on the same disk as the user's own."""
     near = Path(url.removeprefix("sqlite:///")).absolute().parent if url.startswith("sqlite") else None  # noqa: ASYNC240  # only reads the current folder
     folder = Path(tempfile.mkdtemp(prefix=".shiftwork-prove-", dir=near))
     scratch = Scratch(url, folder)
@@ -152,5 +152,5 @@ async def scratch_at(url: str) -> AsyncIterator[Scratch]:
 
 
 def in_list(values: Sequence[str]) -> str:
-    """For ids that the database has given itself."""
+    """The values as an SQL list. Only for ids from the database and our own constants: nothing is escaped."""
     return ", ".join(f"'{value}'" for value in values) or "null"

@@ -25,10 +25,10 @@ from shiftwork.queue import Queue
 STEP_SEC = 0.1
 LATENCY_SEC = 0.25
 VACUUM_SEC = 120.0
-"""PostgreSQL looks every minute what to vacuum; the space of removed rows is used again after the second look."""
+"""PostgreSQL checks for tables to vacuum every minute; the space of removed rows is reused after the second run."""
 
 LOAD = "load of the machine"
-"""Drawn, and not judged: other programs may cause it."""
+"""Drawn but not judged, because other programs may cause it."""
 
 CREATED = """
 select (select count(*) from tasks) + (select count(*) from archive) + (select count(*) from tombstones)
@@ -37,7 +37,7 @@ OPEN = "select count(*) from tasks where status <> 'completed'"
 
 
 class SoakPlan(NamedTuple):
-    """How long, how much, and for how long history is kept."""
+    """The options of a soak."""
 
     minutes: float
     rate: float
@@ -51,13 +51,13 @@ class SoakPlan(NamedTuple):
         return min(60.0, self.keep_sec / 3)
 
     def warm_up_sec(self, *, sqlite: bool) -> float:
-        """Half of the time, or until as much is removed as comes: from the tables, and then from the archive."""
+        """Half of the time, or until as much is removed as is added: from the tables, and then from the archive."""
         level = 2 * self.keep_sec + self.retention_sec + (0.0 if sqlite else VACUUM_SEC)
         return max(30 * self.minutes, level)
 
 
 class Bound(NamedTuple):
-    """By how much a series may grow after the warm-up: a share of its mean, or this much if that is more."""
+    """How much a series may grow after the warm-up: a share of its mean, but at least `floor`."""
 
     share: float
     floor: float
@@ -74,15 +74,15 @@ BOUNDS = {
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """How one series went after the warm-up."""
+    """The verdict on one series after the warm-up."""
 
     series: str
     mean: float
     growth: float
-    """Over the time after the warm-up, by its slope."""
+    """The growth after the warm-up, by the slope."""
     allowed: float
     per_hour: float
-    """The same slope, so that runs of different length can be compared."""
+    """The slope per hour, to compare runs of different lengths."""
 
     @property
     def flat(self) -> bool:
@@ -90,40 +90,40 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SoakLedger(msgspec.Struct, frozen=True, kw_only=True):
-    """What a soak has shown."""
+    """The results of a soak."""
 
     submitted: int
     lost: int
-    """Acknowledged, and neither in the queue nor removed by retention."""
+    """Acknowledged tasks that are neither in the queue nor removed by retention."""
     stuck: int
     took_sec: float
     tasks_per_sec: float
     warm_up_sec: float
-    """From when on the series are judged."""
+    """When the judged time starts."""
     verdicts: list[Verdict]
 
     @property
     def too_short(self) -> bool:
-        """Less than a quarter of the time was left to judge by."""
+        """Whether less than a quarter of the time was left to judge."""
         return self.warm_up_sec > 0.75 * self.took_sec
 
     @property
     def violations(self) -> list[str]:
-        """What went wrong; of a run that is too short, not what grew."""
+        """What went wrong; growth is ignored if the run was too short."""
         wrong = [name for name in ("lost", "stuck") if getattr(self, name)]
         grown = [] if self.too_short else [verdict.series for verdict in self.verdicts if not verdict.flat]
         return wrong + grown
 
 
 class SoakOutcome(NamedTuple):
-    """The ledger, and what it is based on."""
+    """The ledger and its samples."""
 
     ledger: SoakLedger
     series: dict[str, list[tuple[float, float]]]
 
 
 def judge(name: str, points: list[tuple[float, float]], warm_up_sec: float) -> Verdict:
-    """The slope of a series by least squares over the time after the warm-up, or over its last quarter at least."""
+    """Judge the slope of a series by least squares after the warm-up, but over at least its last quarter."""
     since = min(warm_up_sec, 0.75 * points[-1][0])
     after = [point for point in points if point[0] >= since]
     values = [value for _, value in after]
@@ -141,7 +141,7 @@ def judge(name: str, points: list[tuple[float, float]], warm_up_sec: float) -> V
 
 
 async def soak(url: str, plan: SoakPlan, report: Tell) -> SoakOutcome:
-    """Let a fleet work at this rate on a scratch store at this address, which is removed afterwards."""
+    """Run a fleet at this rate on a scratch store at this address, and remove the store."""
     settings = {
         "archive_after_sec": plan.keep_sec,
         "keep_archived_sec": plan.keep_sec,
@@ -205,7 +205,7 @@ class Soak:
         return SoakOutcome(ledger, self._series)
 
     async def _load(self) -> None:
-        """As many as are due by now, in small batches; what was refused is sent again."""
+        """Submit the tasks that are due, in small batches; refused batches are retried."""
         while (at := self._at) < 60 * self._plan.minutes:
             due = int(at * self._plan.rate) - self._submitted
             if due > 0:
@@ -252,7 +252,7 @@ class Soak:
         self._add("tasks in the tables", await self._scratch.value("select count(*) from tasks"))
 
     def _sample_processes(self) -> None:
-        """Where the system has /proc."""
+        """Sample the processes, if the system has /proc."""
         server, *workers = self._fleet.members
         with suppress(FileNotFoundError):
             self._add("memory of the server, MiB", memory_mib(server.pid))
@@ -263,7 +263,7 @@ class Soak:
         self._series.setdefault(name, []).append((self._at, value))
 
     async def _settled(self) -> int:
-        """Tasks that had not ended a while after the last was submitted."""
+        """Wait for the last tasks; returns how many have not ended after a while."""
         end = time.monotonic() + SETTLE_SEC
         while (left := int(await self._scratch.value(OPEN))) and time.monotonic() < end:  # noqa: ASYNC110  # processes
             await asyncio.sleep(0.25)

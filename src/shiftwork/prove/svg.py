@@ -1,4 +1,4 @@
-"""Small pictures as SVG: charts over time, and the elements that they consist of. Grey text reads on light and dark."""
+"""Draws small SVG charts over time. Grey text is readable on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLUE, RED = "#2f6db5", "#c0504d"
 
 
 class Mark(NamedTuple):
-    """Something that happened, for as long as it lasted."""
+    """An occurrence and its duration."""
 
     at_sec: float
     lasted_sec: float
@@ -50,7 +50,7 @@ def bar(x: float, y: float, width: float, height: float, colour: str, *, opacity
 
 
 def charts(title: str, series: Sequence[Series], marks: Sequence[Mark] = ()) -> str:
-    """One chart below the other on the same time. Marks are drawn in the first, numbered rows of names above it."""
+    """Draw charts below each other with a common time axis; marks are drawn above and in the first chart."""
     end = max((point[0] for each in series for point in each.points), default=0.0) or 1.0
     names = sorted({mark.name for mark in marks})
     top = 20.0 + LABEL * len(names)
@@ -66,7 +66,7 @@ def _x(seconds: float, end: float) -> float:
 
 
 def _marks(marks: Sequence[Mark], names: Sequence[str], end: float, top: float) -> list[str]:
-    """A row for each kind, with a line from each mark down into the chart."""
+    """Draw a row per kind of mark; each mark continues as a band in the chart."""
     parts = [text(LEFT - 6, 20 + LABEL * row, name, anchor="end") for row, name in enumerate(names)]
     for mark in marks:
         x, y = _x(mark.at_sec, end), 12.0 + LABEL * names.index(mark.name)

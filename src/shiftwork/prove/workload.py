@@ -1,7 +1,7 @@
-"""What the fleet works on: plain tasks, tasks with steps and effects, and parents that wait for subtasks.
+"""The fleet's workload: plain tasks, tasks with steps and effects, and parents that wait for subtasks.
 
-The outside world is two files: `world` has a line for each look at it and each act, `thoughts` one for each step that
-was begun or kept.
+Two files are the outside world: `world` has a line for each look and each act, `thoughts` one for each step that was
+begun or stored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TREE_BUDGET_USD = 5.0
 
 
 def type_of(number: int) -> str:
-    """One in two hundred is a parent, one in forty has a step and an effect: these cost as much as many plain tasks."""
+    """One task in 200 is a parent, one in 40 has a step and an effect: these take as long as many plain tasks."""
     return PARENT if number % 200 == 0 else STEPS if number % 40 == 0 else PLAIN
 
 

@@ -1,1 +1,1 @@
-"""What providers of models say about their limits."""
+"""Reads the limits that model providers report."""

@@ -1,6 +1,6 @@
-"""Everything a provider's limit said, with the account and the model that it is about.
+"""A provider's limit, with the account and the model that it applies to.
 
-It is in the events `queue.slowdown` and `cooldown.started` as `signal`. What counts the windows of accounts reads it.
+The events `queue.slowdown` and `cooldown.started` contain it as `signal`, from which account windows are updated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 from shiftwork.providers.provider_messages import Kind, Scope
 
 PROVIDER_WINDOW = "provider_window"
-"""Under this name our own workers put a `WindowState` into the data of a message."""
+"""The key under which our workers put a `WindowState` into the data of a message."""
 
 
 class LimitSignal(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -24,16 +24,16 @@ class LimitSignal(msgspec.Struct, frozen=True, omit_defaults=True):
     account: str | None = None
     model: str | None = None
     window: str | None = None
-    """Which of the account's windows is used up, e.g. five_hour."""
+    """The window of the account that is used up, e.g. five_hour."""
     utilization: float | None = None
     resets_at: float | None = None
-    """The time that the provider named, in seconds since 1970."""
+    """The reset time that the provider named, in seconds since 1970."""
     wait_sec: float = 0.0
-    """How long work on it is held back, as the settings bound it."""
+    """How long work is held back, within the bounds of the settings."""
 
 
 class WindowState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a window of an account is used, as an agent reports it also while its work goes well."""
+    """How far a window of an account is used; agents can report it at any time, not only on failure."""
 
     window: str
     status: Literal["allowed", "allowed_warning", "rejected"] = "allowed"

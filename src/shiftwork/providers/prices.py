@@ -1,4 +1,4 @@
-"""What a model's answer costs by the public prices of `genai-prices`, where an agent reports tokens only."""
+"""Computes the cost of a model call from the public prices of `genai-prices`, if an agent reports only tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @functools.cache
 def _calculator() -> Callable[..., Any] | None:
-    """None where the package is not installed. It reads all prices when it is imported, so only the first use waits."""
+    """The price function; None if the package is not installed. Imported on first use, since it loads all prices."""
     try:
         from genai_prices import Usage, calc_price  # noqa: PLC0415  # as above
     except ImportError:
@@ -18,7 +18,7 @@ def _calculator() -> Callable[..., Any] | None:
 
 
 def cost_usd(model: str | None, tokens_in: int, tokens_out: int, *, cached: int = 0) -> float:
-    """The price in dollars; 0 for a model that has none, or counts that cannot be. `cached` is part of the input."""
+    """The price in dollars; 0 if the model has none or the counts are invalid. `cached` is part of the input."""
     calculate = _calculator() if model is not None else None
     if calculate is None:
         return 0.0
@@ -32,5 +32,5 @@ def cost_usd(model: str | None, tokens_in: int, tokens_out: int, *, cached: int 
 
 @functools.lru_cache(maxsize=1024)
 def usual_cost(model: str) -> float:
-    """To compare models: the price of a usual call, ten tokens read for one written; infinite where it has none."""
+    """The price of a typical call, ten input tokens per output token, to compare models; infinite if unknown."""
     return cost_usd(model, 10_000, 1_000) or float("inf")

@@ -1,7 +1,7 @@
-"""Provider limits behind a failure: their kind, their scope, and when work can continue.
+"""Finds the provider limit behind a failure: its kind, its scope, and when work can continue.
 
-This is the one place that decides them. Structured facts come first (a status, headers, an error's type, the reset of a
-window), then the words of the error text. Settings can switch the reading off.
+This is the only place that decides this. Structured facts come first (a status, headers, an error's type, the reset of
+a window), then the error text. Settings can turn this off.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from shiftwork.settings.model import RateLimit
 
 INDICATORS = ("rate limit", "429", "too many requests", "quota exceeded", "retry-after")
-"""Words that are a rate limit wherever they stand, under `rate_limit.matching: substrings`."""
+"""Words that mean a rate limit anywhere in the text, under `rate_limit.matching: substrings`."""
 
 PROVIDER_ERROR = "provider_error"
-"""Under this name our own workers put the facts of an error into the data of a report."""
+"""The key under which our workers put the facts of an error into the data of a report."""
 
 _VAGUE = frozenset({None, reasons.AGENT_ERROR, reasons.CRASH, reasons.TRANSIENT_API})
-"""Reasons that a status outweighs."""
+"""Reasons that a status overrides."""
 
-_UNSTATED = frozenset({None, reasons.AGENT_ERROR})
-"""Reasons that words outweigh, too: the agent has not named a cause."""
+_NO_CAUSE = frozenset({None, reasons.AGENT_ERROR})
+"""Reasons that text overrides too: the agent named no cause."""
 
 _REASONS: dict[Kind, str] = {
     "rate_limit": reasons.RATE_LIMIT,
@@ -43,26 +43,26 @@ _REASONS: dict[Kind, str] = {
 
 
 class Signal(NamedTuple):
-    """A provider's message."""
+    """A provider's limit, as read from a failure."""
 
     kind: Kind
     scope: Scope = "model"
     wait_sec: float | None = None
-    """How long to wait, where it said so."""
+    """How long to wait, if the provider named a time."""
     resets_at: float | None = None
-    """The time it named, in seconds since 1970."""
+    """The reset time it named, in seconds since 1970."""
     window: str | None = None
-    """Which of its windows is used up, e.g. five_hour."""
+    """The window that is used up, e.g. five_hour."""
     utilization: float | None = None
-    """How much of that window is used, from 0 to 1."""
+    """How far that window is used, from 0 to 1."""
     provider: str | None = None
     account: str | None = None
     model: str | None = None
-    """Of the call that was refused, as far as the report says."""
+    """The model of the refused call, if reported."""
 
 
 class ClassifiedFailure(NamedTuple):
-    """The reason that counts for a failure, and its provider's message, if there was one."""
+    """The effective reason of a failure, and the provider's limit, if there was one."""
 
     reason: str
     signal: Signal | None = None
@@ -71,27 +71,28 @@ class ClassifiedFailure(NamedTuple):
 def classify_failure(
     reason: str | None, error: str | None, data: Any, limit: RateLimit, now: float, zone: tzinfo = UTC
 ) -> ClassifiedFailure:
-    """The reason that counts. A reason that says more than `agent_error` is outweighed by facts alone, not by words."""
+    """Find the effective reason. Text overrides only a vague reason such as `agent_error`; facts override more."""
     if reason == reasons.AUTH_FAILURE:
         refused = read(error, data, now, zone) if limit.classify else None
         return ClassifiedFailure(reason, refused if refused is not None and refused.kind == "auth" else None)
     if reason not in _VAGUE:
-        stated = _stated(read(error, data, now, zone), error, data, now, zone) if reason == reasons.RATE_LIMIT else None
-        return ClassifiedFailure(str(reason), stated)
+        found = read(error, data, now, zone) if reason == reasons.RATE_LIMIT else None
+        reported = _complete(found, error, data, now, zone) if reason == reasons.RATE_LIMIT else None
+        return ClassifiedFailure(str(reason), reported)
     plain = ClassifiedFailure(reasons.AGENT_ERROR if reason is None else reason)
     if not limit.classify:
         return plain
-    signal = read(error, data, now, zone) if reason in _UNSTATED or _facts(data, now) is not None else None
+    signal = read(error, data, now, zone) if reason in _NO_CAUSE or _facts(data, now) is not None else None
     if limit.matching == "substrings" and _indicated(error):
-        return ClassifiedFailure(reasons.RATE_LIMIT, _stated(signal, error, data, now, zone))
+        return ClassifiedFailure(reasons.RATE_LIMIT, _complete(signal, error, data, now, zone))
     return plain if signal is None else ClassifiedFailure(_REASONS[signal.kind], signal)
 
 
-def _stated(found: Signal | None, error: str | None, data: Any, now: float, zone: tzinfo) -> Signal:
-    """The signal of a rate limit that the agent itself reported, with all that is known of it."""
+def _complete(found: Signal | None, error: str | None, data: Any, now: float, zone: tzinfo) -> Signal:
+    """The signal of a rate limit that the agent itself reported, completed from the report."""
     if found is not None and found.kind in {"rate_limit", "quota"}:
         return found
-    reset = _asked(error, data, now, zone, 0)
+    reset = _named_reset(error, data, now, zone, 0)
     signal = Signal("rate_limit", wait_sec=reset.wait_sec, resets_at=reset.at) if reset else Signal("rate_limit")
     return _with_names(signal, data)
 
@@ -102,10 +103,10 @@ def _indicated(error: str | None) -> bool:
 
 
 def wait_for(limit: RateLimit, signal: Signal, waits: int, roll: float) -> float:
-    """Seconds to wait at the `waits`-th limit in a row: the time the provider named, else doubling.
+    """Seconds to wait at the `waits`-th consecutive limit: the time the provider named, otherwise doubling.
 
-    A used-up quota has no reset and a retry every minute is useless, so it waits longest at once. A named time is
-    bounded, too: the text comes from an agent and holds back a fleet.
+    A used-up quota has no reset, so it waits the longest time at once. A named time is also bounded: it comes from an
+    agent's text and holds back the whole fleet.
     """
     if signal.wait_sec is not None:
         return min(signal.wait_sec, limit.max_window_sec)
@@ -122,24 +123,24 @@ def _doubled(limit: RateLimit, waits: int) -> float:
 
 
 def is_named(signal: Signal) -> bool:
-    """Whether the provider said how long to wait, or that waiting a little is useless."""
+    """Whether the provider named a time, or reported a limit that a short wait cannot end."""
     return signal.wait_sec is not None or signal.kind == "quota"
 
 
 def read(error: str | None, data: Any, now: float, zone: tzinfo = UTC) -> Signal | None:
-    """The provider's message in the facts and the words of a failure."""
+    """Read a provider's limit from the facts and the text of a failure."""
     found = _read(error, data, now, zone)
     return None if found is None else _with_names(found, data)
 
 
 def _with_names(signal: Signal, data: Any) -> Signal:
-    """Provider, account and model of the call, where our own workers have reported them."""
+    """Add the provider, account and model of the call, if our workers reported them."""
     facts = data.get(PROVIDER_ERROR) if isinstance(data, Mapping) else None
     if not isinstance(facts, Mapping):
         return signal
     known = {name: facts.get(name) for name in ("provider", "account", "model")}
     usable = {name: value for name, value in known.items() if isinstance(value, str) and 0 < len(value) <= MAX_NAME}
-    return signal._replace(**usable)  # type: ignore[arg-type]  # these three are texts
+    return signal._replace(**usable)  # type: ignore[arg-type]  # all three are strings
 
 
 def _read(error: str | None, data: Any, now: float, zone: tzinfo) -> Signal | None:
@@ -149,29 +150,29 @@ def _read(error: str | None, data: Any, now: float, zone: tzinfo) -> Signal | No
     if facts is None and message is None:
         return None
     if facts is None or (
-        facts.kind == "rate_limit" and facts.window is None and message is not None and _more(message)
+        facts.kind == "rate_limit" and facts.window is None and message is not None and _is_specific(message)
     ):
         assert message is not None
         found = Signal(message.kind, message.scope, window=message.window)
     else:
         found = facts
-    reset = _asked(text, data, now, zone, message.start if message else 0)
+    reset = _named_reset(text, data, now, zone, message.start if message else 0)
     if facts is not None and facts.wait_sec is not None:
         reset = Reset(facts.wait_sec, facts.resets_at)
     if reset is None:
         return found
-    if found.kind == "quota":  # one that fills up again is a rate limit
+    if found.kind == "quota":  # a quota with a reset is a rate limit
         found = Signal("rate_limit")
     return found._replace(wait_sec=reset.wait_sec, resets_at=reset.at)
 
 
-def _more(message: provider_messages.Message) -> bool:
-    """Whether the words say more than a status of 429: many kinds of limit have it."""
+def _is_specific(message: provider_messages.Message) -> bool:
+    """Whether the text is more specific than status 429, which many kinds of limit share."""
     return message.kind == "quota" or (message.kind == "rate_limit" and message.scope == "account")
 
 
-def _asked(error: str | None, data: Any, now: float, zone: tzinfo, start: int) -> Reset | None:
-    """The time named in the data, else in the words: first after the message, then before it."""
+def _named_reset(error: str | None, data: Any, now: float, zone: tzinfo, start: int) -> Reset | None:
+    """The time named in the data, otherwise in the text: first after the message, then before it."""
     for name, value in _fields(data):
         if (reset := _field_reset(name, value, now)) is not None:
             return reset
@@ -189,7 +190,7 @@ _SECONDS = frozenset({"retry_after", "retry_after_sec", "retry_after_seconds", "
 _MILLISECONDS = frozenset({"retry_after_ms", "retry_delay_ms"})
 _TIMES = frozenset({"resets_at", "reset_at"})
 _NESTED = frozenset({"headers", "response_headers", "response", "error", PROVIDER_ERROR, "rate_limit_info"})
-"""Objects inside the data of a report in which the same is looked for."""
+"""Objects nested in the data of a report that are also searched."""
 
 _MAX_DEPTH = 4
 _MAX_FIELDS = 500
@@ -219,7 +220,7 @@ _MAX_NAME_LENGTH = 80
 
 
 def _facts(data: Any, now: float) -> Signal | None:
-    """The message in the data of a report: a status, an error's type, or a window's state."""
+    """The limit in the data of a report: a status, an error's type, or a window's state."""
     if (window := _window(data, now)) is not None:
         return window
     found: list[tuple[Kind, Scope]] = []
@@ -232,7 +233,7 @@ def _facts(data: Any, now: float) -> Signal | None:
     if not found:
         return None
     kind, scope = found[0]
-    if ("rate_limit", "model") in found and kind == "auth":  # some answer a rate limit with 403
+    if ("rate_limit", "model") in found and kind == "auth":  # some providers answer a rate limit with 403
         kind, scope = "rate_limit", "model"
     if kind == "auth" and _from_headers(data, now) is not None:
         kind, scope = "rate_limit", "model"
@@ -261,7 +262,7 @@ def _window(data: Any, now: float) -> Signal | None:
 
 
 def _fields(data: Any, *, inside: bool = False) -> Iterator[tuple[str, Any]]:
-    """Fields of the data, `Retry-After` as retry_after, `resetsAt` as resets_at; `inside` leaves out the outermost."""
+    """Fields of the data with names such as retry_after or resets_at; `inside` skips the outermost level."""
     level, count = [data], 0
     for depth in range(_MAX_DEPTH):
         records = [record for record in level if isinstance(record, Mapping)]
@@ -306,7 +307,7 @@ def _field_reset(name: str, value: Any, now: float) -> Reset | None:
 
 
 def _time(value: object, now: float) -> Reset | None:
-    """A header's own forms: an HTTP date, an ISO time, a duration."""
+    """The forms of times in headers: an HTTP date, an ISO time, a duration."""
     if not isinstance(value, str):
         return None
     text = value.strip()[:_MAX_NAME_LENGTH]
@@ -337,5 +338,5 @@ def _from_headers(data: Any, now: float) -> Reset | None:
 
 
 def _counted(number: float, now: float) -> Reset:
-    """A plain number is a time since 1970 where it is a large one, else seconds."""
+    """A large number is a time since 1970, a small one is seconds."""
     return reset_times.until(number, now) if number > 1e9 else Reset(max(0.0, number))

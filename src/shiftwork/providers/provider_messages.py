@@ -1,8 +1,8 @@
 """Finds the messages of model providers and coding agents in an error text: limits, overload, refused credentials.
 
-An error text may also be a log with source code, test names and prose in it. So a message counts only where one begins:
-at the start of a line, after punctuation, or after a word such as `status`; and not in a line that is source code, a
-frame of a traceback, a test's name, a commit or part of a diff. Where a text is ambiguous, nothing is found.
+An error text can also be a log that contains source code, test names and prose. So a message counts only at the start
+of a line, after punctuation, or after a word such as `status`, and not in a line that is source code, a frame of a
+traceback, a test's name, a commit or part of a diff. In an ambiguous text, nothing is found.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Scope = Literal["account", "model", "provider"]
 
 HEAD = 2_000
 TAIL = 6_000
-"""How many characters of a text are looked at, at its beginning and at its end: a long log ends with the message."""
+"""How many characters to search at the beginning and at the end of a text: a long log ends with the message."""
 
 MAX_MATCHES = 200
 NEAR_CHARACTERS = 3_000
-"""Messages so close before the last one are parts of it, such as the lines of an indented JSON object."""
+"""Messages this close before the last one belong to it, such as the lines of an indented JSON object."""
 
 
 class Message(NamedTuple):
@@ -28,7 +28,7 @@ class Message(NamedTuple):
     scope: Scope
     window: str | None
     start: int
-    """Its place in the excerpt."""
+    """Its position in the excerpt."""
 
 
 def excerpt(text: str) -> str:
@@ -37,7 +37,7 @@ def excerpt(text: str) -> str:
 
 
 _END = r"(?=[ \t]{0,4}(?:$|[^\w \t=(]|(?<=[ \t])\(|(?:for|on|by|in|of|from|please|try|retry|your|while|until|after)\b))"
-"""A message is followed by its end, punctuation, or a word that continues it; `rate limit exceeded page` is none."""
+"""What must follow a message: the end, punctuation, or certain words; `rate limit exceeded page` is no message."""
 
 _STATUS = (
     r"(?:\bHTTP(?:/\d(?:\.\d)?(?![\"'])|(?:[ _-]?(?:status|error|code)){0,2})"
@@ -48,7 +48,7 @@ _NO_COUNT = (
     r"\b(?![.,]\d|[%\w-])(?![ \t]{1,2}(?!too\b|rate|status|resource|quota|you|this|from|for\b|on\b|request|service"
     r"|payment|overloaded|exceeded|client|provider|unavailable)[a-z])"
 )
-"""After a status no number continues, and no word follows that makes it a count: `error: 429 rows`."""
+"""A status is not followed by more digits, or by a word that makes it a count, as in `error: 429 rows`."""
 
 _BODY = r"[\])]?:?[ \t]{1,2}(?:[-\u2013][ \t])?\\?[\"']?(?:"
 _YOU_HIT = r"\byou(?:['\u2019]ve| have)? (?:hit|reached|exceeded|exhausted|used up) (?:your|the|a|all your) "
@@ -60,7 +60,7 @@ class _Known(NamedTuple):
     scope: Scope
     window: str | None
     in_sentences: bool
-    """Whether it counts in the middle of a sentence, too."""
+    """Whether it also counts in the middle of a sentence."""
     pattern: re.Pattern[str]
 
 
@@ -192,12 +192,12 @@ _HINT = re.compile(
     "|log.?in|token|balance|demand|unavailable|extra usage",
     re.IGNORECASE,
 )
-"""A text without any of these holds no message: most errors are passed over by one look."""
+"""A text without any of these contains no message: this rules out most errors with one search."""
 
 _OPENS = frozenset(":[{|·∙•■⚠✕✖✗✘\u00d7●▲=>-\u2013\u2014/")
 _OPENS_IN_ERROR = frozenset("(,.;!")
 _TRANSPARENT = " \t\"'`\\"
-"""Quotes, also escaped ones, are looked through."""
+"""Quotes, including escaped ones, are ignored."""
 
 _OPENING_WORDS = re.compile(
     r"(?:^|\W)(?:errors?|exception|status|http|api|client|server|upstream|provider|unexpected|repeated|last|sorry,"
@@ -233,7 +233,7 @@ _ALONE = frozenset({"429", "529"})
 
 
 def find(text: str) -> Message | None:
-    """The message that an excerpt ends with; of several that belong together, the most specific one."""
+    """The last message of an excerpt; of several that belong together, the most specific one."""
     if _HINT.search(text) is None:
         return None
     if text.strip() in _ALONE:
@@ -247,7 +247,7 @@ def find(text: str) -> Message | None:
 
 
 def _rank(message: Message) -> int:
-    """The most specific first: a limit with its window, a quota, then the plain status of a response."""
+    """Rank by specificity: a limit with its window, a quota, then a plain status."""
     if message.kind == "rate_limit":
         return 0 if message.window else 1 if message.scope == "account" else 3
     return {"quota": 2, "overloaded": 4, "auth": 5}[message.kind]
@@ -259,12 +259,12 @@ def _matches(text: str, known: _Known) -> list[Message]:
         if count == MAX_MATCHES:
             break
         line = text.rfind("\n", 0, match.start()) + 1
-        if _may_hold_one(text, line) and (known.in_sentences or _begins(text, line, match.start())):
+        if _may_contain_message(text, line) and (known.in_sentences or _begins(text, line, match.start())):
             found.append(Message(known.kind, known.scope, known.window, match.start()))
     return found
 
 
-def _may_hold_one(text: str, line: int) -> bool:
+def _may_contain_message(text: str, line: int) -> bool:
     return _NOT_A_MESSAGE.match(text, line) is None and not _quotes_source(text, line)
 
 

@@ -1,4 +1,4 @@
-"""Reads from the headers of a provider's answer how far the windows of the account are used.
+"""Reads the utilization of an account's windows from the headers of a provider's response.
 
 Anthropic's `anthropic-ratelimit-*` (also those of subscriptions, `-unified-5h-utilization`), OpenAI's `x-ratelimit-*`
 and those of Codex, `x-codex-primary-used-percent`.
@@ -25,7 +25,7 @@ _CODEX = re.compile(r"x-codex-(primary|secondary)-(used-percent|window-minutes|r
 
 
 def read(headers: object, now: float) -> list[WindowState]:
-    """The windows that these headers tell of; other headers are passed over."""
+    """The windows in these headers; other headers are ignored."""
     if not isinstance(headers, Mapping):
         return []
     named = [(str(name).lower(), str(value)) for name, value in list(headers.items())[:MAX_HEADERS]]
@@ -33,7 +33,7 @@ def read(headers: object, now: float) -> list[WindowState]:
 
 
 def in_report(data: Any, now: float) -> list[WindowState]:
-    """The same of headers in the data of a failure, as workers put them there."""
+    """The windows in the headers that workers put into the data of a failure."""
     record: Any = data.get("provider_error", data) if isinstance(data, Mapping) else None
     return read(record.get("headers"), now) if isinstance(record, Mapping) else []
 

@@ -1,4 +1,4 @@
-"""Reads when a provider lets work continue: seconds, durations, clock times, dates and epochs.
+"""Reads from text when work can continue: seconds, durations, clock times, dates and epochs.
 
 Every pattern is anchored or bounded, so the time taken grows with the length of the text and no faster.
 """
@@ -14,18 +14,18 @@ from zoneinfo import ZoneInfo
 
 DAY_SEC = 86_400.0
 MAX_SEC = 366 * DAY_SEC
-"""No limit lasts longer; a number beyond it is not a time."""
+"""The longest possible limit; a larger number is not a time."""
 
 JUST_PASSED_SEC = 1_800.0
-"""A clock time that passed so recently is today's, not tomorrow's: the message is late."""
+"""A clock time that passed less than this ago means today, not tomorrow: the message is late."""
 
 MAX_ANCHORS = 64
 MAX_TAIL_LENGTH = 72
-"""How many characters after an anchor are looked at."""
+"""How many characters after an anchor to search."""
 
 
 class Reset(NamedTuple):
-    """When to continue: in how many seconds, and at which time where the text names one."""
+    """When to continue: in how many seconds, and at which time if the text names one."""
 
     wait_sec: float
     at: float | None = None
@@ -68,7 +68,7 @@ _CLOCK = re.compile(
 )
 _US = {"P": "America/Los_Angeles", "M": "America/Denver", "C": "America/Chicago", "E": "America/New_York"}
 _ZONES = {f"{letter}{kind}": name for letter, name in _US.items() for kind in ("T", "ST", "DT")}
-"""Abbreviations that providers write; others are not known, since many stand for several zones."""
+"""Abbreviations that providers use; others are ambiguous and not accepted."""
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DATE = re.compile(
@@ -83,10 +83,10 @@ _HTTP_DATE = re.compile(r"[a-z]{3,9},? [\w :-]{8,40}?GMT", re.IGNORECASE)
 
 
 def find(text: str, now: float, zone: tzinfo) -> Iterator[tuple[int, Reset]]:
-    """Every time the text names after a word such as `retry-after` or `resets`, with the place of that word.
+    """Every time that follows a word such as `retry-after` or `resets`, with the position of that word.
 
-    A clock time without a zone of its own is read in the given one. A reset that has passed is left out; a
-    `retry-after` that has passed asks for no wait.
+    A clock time without a zone is read in `zone`. A reset that has passed is skipped; a `retry-after` that has passed
+    means no wait.
     """
     for count, anchor in enumerate(_ANCHOR.finditer(text)):
         if count == MAX_ANCHORS:
@@ -105,7 +105,7 @@ def find(text: str, now: float, zone: tzinfo) -> Iterator[tuple[int, Reset]]:
 
 
 def when(text: str, now: float, zone: tzinfo) -> Reset | None:
-    """The time that is at the beginning of the text; a plain number is none, since its unit is not known."""
+    """The time at the beginning of the text; a plain number does not count, since its unit is unknown."""
     readers: tuple[Callable[[str, float, tzinfo], Reset | None], ...] = (_epoch, _iso, _duration, _http_date, _calendar)
     for read in readers:
         try:
@@ -125,7 +125,7 @@ def duration(text: str) -> float | None:
 
 def until(at: float, now: float) -> Reset:
     """A point in time, in seconds or milliseconds since 1970."""
-    at = at / 1_000 if at > 1e11 else at  # that many seconds end in the year 5138
+    at = at / 1_000 if at > 1e11 else at  # 1e11 seconds is the year 5138
     return Reset(max(0.0, at - now), at)
 
 
@@ -143,7 +143,7 @@ def _epoch(text: str, now: float, _zone: tzinfo) -> Reset | None:
 
 
 def _iso(text: str, now: float, _zone: tzinfo) -> Reset | None:
-    """Without an offset it is UTC, as in the providers' headers."""
+    """An ISO time; UTC without an offset, as in the providers' headers."""
     found = _ISO.match(text)
     if found is None:
         return None
@@ -180,7 +180,7 @@ def _calendar(text: str, now: float, zone: tzinfo) -> Reset | None:
     if clock is None or not named:
         if head is None or head.re is _TOMORROW:
             return None
-        clock = None  # a date alone: its beginning
+        clock = None  # a date alone means its beginning
     zone = _zone_named(clock["zone"] or clock["bare"], zone) if clock is not None else zone
     today = datetime.fromtimestamp(now, zone).replace(hour=0, minute=0, second=0, microsecond=0)
     hour, minute = (0, 0) if clock is None else _hour_and_minute(clock)
@@ -189,7 +189,7 @@ def _calendar(text: str, now: float, zone: tzinfo) -> Reset | None:
 
 
 def _day(head: re.Match[str] | None, today: datetime, now: float, clock: timedelta) -> datetime:
-    """Midnight of the day that is meant: the next that is not long past."""
+    """Midnight of the day that is meant: the next one that is not long past."""
     if head is None:
         passed = (today + clock).timestamp() < now - JUST_PASSED_SEC
         return today + timedelta(days=1) if passed else today
@@ -209,14 +209,14 @@ def _day(head: re.Match[str] | None, today: datetime, now: float, clock: timedel
 def _hour_and_minute(clock: re.Match[str]) -> tuple[int, int]:
     hour, minute, half = int(clock["hour"]), int(clock["minute"] or 0), (clock["half"] or "").lower()
     if half:
-        if not 1 <= hour <= 12:  # hours of half a day
+        if not 1 <= hour <= 12:  # a 12-hour clock
             raise ValueError(clock[0])
         hour = hour % 12 + (12 if half.startswith("p") else 0)
     return hour, minute
 
 
 def _zone_named(name: str | None, zone: tzinfo) -> tzinfo:
-    """A zone that is not known raises `ValueError`: a wrong one would be hours off."""
+    """The named zone; an unknown one raises `ValueError`, since a guess could be hours off."""
     if name is None:
         return zone
     if name.upper() in {"UTC", "GMT", "Z"}:

@@ -1,1 +1,1 @@
-"""The queue over HTTP: any agent in any language works with it, any program watches it live."""
+"""The queue over HTTP: agents in any language can work, and any program can watch events live."""

@@ -76,11 +76,11 @@ class _Described:
 
     async def answer(self, request: Request) -> Response:
         named = request.url.path.removeprefix("/openapi").strip("/").removesuffix(".json").strip(".")
-        asked = named or views.NATIVE, views.name_of(request.app.state.server.view)
-        if asked not in self._made:
-            self._made[asked] = _encoder.encode(document(self._endpoints, *asked))
+        key = named or views.NATIVE, views.name_of(request.app.state.server.view)
+        if key not in self._made:
+            self._made[key] = _encoder.encode(document(self._endpoints, *key))
         headers = {"x-content-type-options": "nosniff"}
-        return packed(request, Response(self._made[asked], 200, headers, "application/json"))
+        return packed(request, Response(self._made[key], 200, headers, "application/json"))
 
 
 class _EndpointApp:
@@ -111,7 +111,7 @@ class _EndpointApp:
         except ShiftworkError as error:
             response = _refusal(await _describe(problem.of(error, request_id), request))
         except ClientDisconnect:
-            return Response(status_code=400)  # no one reads it
+            return Response(status_code=400)  # the caller is gone
         except Exception:
             log.exception("%s %s failed", endpoint.method, request.url.path, extra={"request_id": request_id})
             response = _refusal(msgspec.structs.replace(problem.INTERNAL, request_id=request_id))
@@ -126,12 +126,12 @@ class _EndpointApp:
 
 
 async def _describe(refusal: problem.Problem, request: Request) -> problem.Problem:
-    """A refusal in the names of the caller's view."""
+    """Convert an error to the names of the caller's view."""
     view: View | None = request.scope.get(VIEW)
     if view is None:
         return refusal
     names = rendering.Names(view, {})
-    with suppress(ShiftworkError):  # send the refusal even if the store is unreachable
+    with suppress(ShiftworkError):  # answer even if the store is unreachable
         names = await rendering.names_in(refusal, view, request.app.state.server.queue)
     return rendering.problem_in(refusal, view, names)
 
@@ -188,7 +188,7 @@ def _body(raw: bytes, endpoint: Endpoint, decoder: msgspec.json.Decoder[Any], vi
 
 
 async def _shown(result: Any, context: RequestContext) -> Any:
-    """An answer in the requested names."""
+    """Convert an answer to the requested names."""
     if context.view is None or result is None or isinstance(result, Response):
         return result
     return await rendering.in_view(result, context.view, context.queue)
@@ -249,7 +249,7 @@ async def _http_exception(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """Every method of this path, of which each is a route of its own."""
+    """All methods of this path; each is a route of its own."""
     path = request.url.path
     found = [route for route in request.app.routes if isinstance(route, Route) and route.path_regex.match(path)]
     return ", ".join(sorted({method for route in found for method in route.methods or ()}))
@@ -257,8 +257,8 @@ def _allowed(request: Request) -> str:
 
 def _request_id(request: Request, state: ServerState) -> str:
     """The caller's request id, or a new one if it is missing or not storable."""
-    given = request.headers.get(REQUEST_ID)
-    return given if given is not None and reading.is_header_text(given) else state.new_request_id()
+    sent = request.headers.get(REQUEST_ID)
+    return sent if sent is not None and reading.is_header_text(sent) else state.new_request_id()
 
 
 def _handle(  # all of these determine the caller

@@ -1,6 +1,4 @@
-"""Records what a call says about an agent's work on the request's span, with the attributes of the GenAI
-conventions.
-"""
+"""Records facts about an agent's work on the request's span, with the attributes of the GenAI conventions."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ _SAME = {
 
 
 def note(values: Mapping[str, Any]) -> None:
-    """Tokens are the queue's own attributes here: they belong to the span of the agent, which counts them."""
+    """Use the queue's own attributes for tokens: the agent's span already counts them."""
     if not tracing.is_on():
         return
     facts: dict[str, Any] = {ours: values[name] for name, ours in _SAME.items() if isinstance(values.get(name), str)}

@@ -24,18 +24,18 @@ _REQUEST = operation_of(Claims.request)
 async def claim(context: RequestContext, body: Any) -> Any:
     values = msgspec.structs.asdict(body)
     request = context.queue.caller.idempotency
-    if request is not None:  # the key by which its claims are found again
+    if request is not None:  # identifies its claims for a repeat
         context.queue = context.queue.speaking_as(context.queue.caller._replace(request_id=request.key))
     try:
         if body.wait:
             with context.state.waits.place(context.who):
-                result = await context.while_wanted(_claim(context, values)) or ClaimResult([])
+                result = await context.unless_disconnected(_claim(context, values)) or ClaimResult([])
         else:  # not watched: the connection is checked once, at the end
             result = await _claim(context, values)
-            context.has_hung_up = bool(result.assignments) and context.is_gone()
+            context.has_disconnected = bool(result.assignments) and context.is_disconnected()
     except Repeated:
         result = await _made_before(context, body.agent_id or body.runtime_id or "")
-    if result.assignments and context.has_hung_up:
+    if result.assignments and context.has_disconnected:
         await _release(context, result)
     return result if context.view is None else _in_view(context, result)
 

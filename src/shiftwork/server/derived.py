@@ -24,7 +24,7 @@ load_implementations()
 
 
 def endpoints() -> Iterator[Endpoint]:
-    """Fixed paths come before those with a parameter in the same place: the first that fits answers."""
+    """Put fixed paths before those with a parameter in the same place: the first match answers."""
     return map(_endpoint, sorted(operations(), key=lambda operation: operation.path.replace("{", "\x7f{")))
 
 

@@ -162,14 +162,14 @@ class Filter(NamedTuple):
 class Subscription:
     """One subscriber's filters, and how far it has read."""
 
-    def __init__(self, wanted: Filter, view: View | None, cursor: Cursor) -> None:
-        self.wanted = wanted
+    def __init__(self, filter: Filter, view: View | None, cursor: Cursor) -> None:
+        self.filter = filter
         self.view = view
         self.cursor = cursor
 
     def of(self, entries: Iterable[LogEntry]) -> list[tuple[LogEntry, list[NamedEvent]]]:
         """The events of these rows that match; the rows are after its cursor."""
-        wanted, found = self.wanted, []
+        wanted, found = self.filter, []
         for entry in entries:
             if wanted.fits(entry.event):
                 named_events = entry.named_events(self.view)
@@ -183,9 +183,9 @@ class Subscription:
         return found
 
 
-async def subscription(
+async def subscribe(
     queue: Queue,
-    wanted: EventFilter,
+    requested: EventFilter,
     view: View | None,
     place: str | None,
     otherwise: Cursor | None = None,
@@ -193,7 +193,7 @@ async def subscription(
     spans: bool = False,
 ) -> Subscription:
     """The caller's subscription, to all workspaces if it spans. Without a cursor it begins at `otherwise`, or now."""
-    chosen = await _filter(queue, wanted, view)
+    chosen = await _filter(queue, requested, view)
     if spans:
         chosen = chosen._replace(workspace=None)
     if place is not None and place != NOW:
@@ -203,15 +203,15 @@ async def subscription(
     return Subscription(chosen, view, Cursor(await event_log.newest(queue.engine.store)))
 
 
-async def _filter(queue: Queue, wanted: EventFilter, view: View | None) -> Filter:
+async def _filter(queue: Queue, requested: EventFilter, view: View | None) -> Filter:
     return Filter(
         queue.workspace,
-        frozenset([await _task(queue, reference) for reference in wanted.task]),
-        frozenset([_dag(reference) for reference in wanted.dag]),
-        frozenset(wanted.type),
-        _names(_words(wanted.name), view),
-        frozenset(wanted.agent),
-        frozenset(_words(wanted.verb)),
+        frozenset([await _task(queue, reference) for reference in requested.task]),
+        frozenset([_dag(reference) for reference in requested.dag]),
+        frozenset(requested.type),
+        _names(_words(requested.name), view),
+        frozenset(requested.agent),
+        frozenset(_words(requested.verb)),
     )
 
 
@@ -240,9 +240,9 @@ def _dag(reference: str) -> str:
     return ids.show_dag(uuid)
 
 
-def _words(given: Iterable[str]) -> list[str]:
+def _words(texts: Iterable[str]) -> list[str]:
     """Names contain no commas, so a text may list several."""
-    return [word for text in given for word in text.split(",") if word]
+    return [word for text in texts for word in text.split(",") if word]
 
 
 def shown(entry: LogEntry, messages: list[NamedEvent]) -> Any:

@@ -113,7 +113,7 @@ class Watching:
         old = sorted((path, mark) for path, mark in mine.items() if mark.changed_at <= saved_at)
         hashes = [(path, await self._hash(path, mark)) for path, mark in old]
         there = [(path, sha256) for path, sha256 in hashes if sha256 is not None]
-        first = functools.partial(watched_files.look_first, trigger_id=watcher.trigger.id, files=there)
+        first = functools.partial(watched_files.record_existing, trigger_id=watcher.trigger.id, files=there)
         await crash_points.named("watched files", self._engine.store.run(first))
 
     async def _news(self, watcher: Watcher, mine: dict[str, Mark]) -> list[ChangedFile]:

@@ -31,10 +31,10 @@ async def receive(context: RequestContext, *_: Any) -> Any:
 async def press(context: RequestContext, *_: Any) -> SlackAnswer:
     queue = context.queue.in_workspace(context.query.workspace or "default")
     body = await whole_body(reading.stream(context.request))
-    interaction, private = await slack_actions.believe(
+    interaction, private = await slack_actions.verify(
         queue.engine, queue.workspace, context.path["sink"], context.request.headers, body
     )
-    answer = await slack_actions.carry_out(queue, interaction)
+    answer = await slack_actions.apply(queue, interaction)
     if interaction.response_url is not None and answer.status != "ignored":
         sending = asyncio.create_task(_show(interaction.response_url, answer, allow_private=private))
         _replies.add(sending)

@@ -1,4 +1,4 @@
-"""One reader of the event log for all subscribers of this server: it reads each event once."""
+"""Reads each event of the log once for all subscribers of this server."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Hub:
         return [LogEntry(row) for row in part.rows], part.last
 
     def nudge(self) -> None:
-        """Look at once, because this process has just written events."""
+        """Poll now, because this process has just written events."""
         self._nudged.set()
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class Hub:
                 try:
                     await self._read_on()
                 except Exception as error:  # noqa: BLE001  # without a reader all listeners would wait forever
-                    log.warning("the log of events cannot be read (%s); trying again", error)
+                    log.warning("the log of events cannot be read (%s); retrying", error)
                     await asyncio.sleep(AGAIN_SEC)
         finally:
             ending.cancel()

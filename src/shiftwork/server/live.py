@@ -49,7 +49,7 @@ from shiftwork.server.event_stream import (
     Place,
     Subscription,
     shown,
-    subscription,
+    subscribe,
 )
 from shiftwork.server.handlers import serves
 from shiftwork.server.hub import Hub, Listener, Reader
@@ -60,11 +60,11 @@ from shiftwork.wire import problem
 
 log = logging.getLogger("shiftwork.server")
 PROTOCOL = "shiftwork"
-"""A browser that passes its token as a subprotocol also offers this one: the answer must name one of them."""
+"""A browser that passes its token as a subprotocol also offers this one, because the answer must name one of them."""
 
 ALIVE_SEC = 15.0
 SEND_SEC = 30.0
-"""A subscriber that has not taken a batch by then is dropped; it may reconnect and continue from its cursor."""
+"""A subscriber that has not read a batch by then is dropped; it may reconnect and continue from its cursor."""
 
 CHUNK_BYTES = 65_536
 RECHECK_SEC = 2.0
@@ -84,7 +84,7 @@ CLOSE: tuple[tuple[type[ShiftworkError], int], ...] = (
     (OperationTimeout, LATER),
     (StoreError, LATER),
 )
-"""Close codes of RFC 6455. The first that fits an error's class counts."""
+"""Close codes of RFC 6455. The first entry that matches an error's class counts."""
 
 
 class EventQuery(EventFilter):
@@ -105,7 +105,7 @@ class SocketQuery(EventFilter):
 class SubscriptionFilter(EventFilter):
     """New filters. An omitted workspace or view stays; null as the view means our own names."""
 
-    view: ViewName | UnsetType | None = UNSET  # type: ignore[assignment]  # what is not said is not null
+    view: ViewName | UnsetType | None = UNSET  # type: ignore[assignment]  # omitted is not null
 
 
 class Subscribe(Fields):
@@ -118,34 +118,36 @@ class Subscribe(Fields):
 class Page:
     """Rows found so far, and how far the log was read for them."""
 
-    def __init__(self, wanted: Subscription, limit: int) -> None:
-        self.wanted = wanted
+    def __init__(self, subscription: Subscription, limit: int) -> None:
+        self.subscription = subscription
         self.limit = limit
         self.rows: list[Any] = []
         self.at_end = False
         self._taken = 0
 
     async def fill(self, read: Reader) -> None:
-        """With what fits, as far as this reader knows the log."""
-        wanted, begin = self.wanted, self.wanted.cursor.after
-        while self._taken < self.limit and wanted.cursor.after - begin < MAX_SCANNED:
-            entries, upto = await read(wanted.cursor.after, wanted.wanted.workspace)
-            found = wanted.of(entries)
+        """Add matching rows, up to the end of what this reader has."""
+        subscription, begin = self.subscription, self.subscription.cursor.after
+        while self._taken < self.limit and subscription.cursor.after - begin < MAX_SCANNED:
+            entries, upto = await read(subscription.cursor.after, subscription.filter.workspace)
+            found = subscription.of(entries)
             left = self.limit - self._taken
             if len(found) > left:
                 found, upto = found[:left], found[left - 1][0].event.seq
-            self.at_end = upto == wanted.cursor.after
+            self.at_end = upto == subscription.cursor.after
             if self.at_end:
                 return
             self.rows += [row for entry, events in found for row in self._shown(entry, events)]
             self._taken += len(found)
-            wanted.cursor = Cursor(upto)
+            subscription.cursor = Cursor(upto)
 
     def _shown(self, entry: LogEntry, named_events: list[NamedEvent]) -> list[Any]:
-        return [shown(entry, named_events)] if self.wanted.view is None else [msgspec.Raw(t.json) for t in named_events]
+        if self.subscription.view is None:
+            return [shown(entry, named_events)]
+        return [msgspec.Raw(each.json) for each in named_events]
 
     async def wait(self, hub: Hub, who: Identity, seconds: float) -> None:
-        """Until something is found, the time is up, or the caller goes; what was found by then is kept."""
+        """Wait until a row matches, the time is up, or the caller disconnects; rows found by then are kept."""
         with suppress(TimeoutError):
             async with hub.listen(who) as listener, asyncio.timeout(seconds):
                 while True:
@@ -156,47 +158,46 @@ class Page:
                     await listener.woken.wait()
 
     def answer(self) -> Any:
-        last = self.wanted.cursor.after
-        return EventPage(self.rows, last) if self.wanted.view is None else {"events": self.rows, "next": last}
+        last = self.subscription.cursor.after
+        return EventPage(self.rows, last) if self.subscription.view is None else {"events": self.rows, "next": last}
 
 
 @serves(Everyday.events, query=EventQuery)
 async def events(context: RequestContext) -> Any:
-    """A page, or a stream for anyone who accepts one."""
+    """Answer with a page, or with a stream if the caller accepts one."""
     if context.request.method == "GET" and "text/event-stream" in context.request.headers.get("accept", ""):
         return await _event_stream(context)
-    wanted = await subscription(
+    subscription = await subscribe(
         context.queue, context.query, context.view, context.query.after, Cursor(0), spans=context.spans
     )
-    page = Page(wanted, context.query.limit)
-    await page.fill(
-        context.state.hub_of(context.queue.workspace).read
-    )  # anyone who asks after a change of his own finds it
+    page = Page(subscription, context.query.limit)
+    # From the log itself, so that callers find their own changes.
+    await page.fill(context.state.hub_of(context.queue.workspace).read)
     if page.at_end and not page.rows:
-        await _check_reached(context.queue, page.wanted.cursor)
+        await _check_reached(context.queue, page.subscription.cursor)
         if context.query.wait_sec:
             await _wait(context, page)
     return page.answer()
 
 
 async def _wait(context: RequestContext, page: Page) -> None:
-    await reading.body(context.request)  # behind it, the next thing heard is that the caller has gone
-    await context.while_wanted(
+    await reading.body(context.request)  # after the body, the only other message is a disconnect
+    await context.unless_disconnected(
         page.wait(context.state.hub_of(context.queue.workspace), context.who, context.query.wait_sec)
     )
 
 
 class Stream:
-    """Tells one subscriber what it wants from its cursor on, as long as it may hear it and takes it."""
+    """Sends one subscriber its events from its cursor on, as long as it is allowed to read and keeps up."""
 
-    def __init__(self, state: ServerState, headers: Headers, who: Identity, wanted: Subscription) -> None:
+    def __init__(self, state: ServerState, headers: Headers, who: Identity, subscription: Subscription) -> None:
         self.state = state
-        self.hub = state.hub_of(wanted.wanted.workspace)
-        self.wanted = wanted
+        self.hub = state.hub_of(subscription.filter.workspace)
+        self.subscription = subscription
         self._headers = headers
         self._who = who
         self._recheck_at = 0.0
-        self._news: asyncio.Queue[Message] = asyncio.Queue(1)
+        self._messages: asyncio.Queue[Message] = asyncio.Queue(1)
 
     async def run(self, listener: Listener, receive: Receive) -> None:
         """Run until the server stops or the subscriber is gone; raises any other cause."""
@@ -205,31 +206,31 @@ class Stream:
             await self.begin()
             while True:
                 listener.woken.clear()
-                if self.hub.stopping.is_set() or not await self._heed():
+                if self.hub.stopping.is_set() or not await self._handle_messages():
                     return
-                if self.state.hub_of(self.wanted.wanted.workspace) is not self.hub:
-                    return  # the workspace is in another database now: its cursor holds there
+                if self.state.hub_of(self.subscription.filter.workspace) is not self.hub:
+                    return  # the workspace has moved to another database, where its cursor stays valid
                 await self._check_token()
-                if not await self._go_on():
-                    await self._rest(listener)
+                if not await self._send_next():
+                    await self._wait_or_keep_alive(listener)
         finally:
             listening.cancel()
 
     async def _listen(self, listener: Listener, receive: Receive) -> None:
-        """Read one message at a time: the next once this one has been handled."""
+        """Receive one message at a time: the next only after this one has been handled."""
         while True:
             message = await receive()
-            await self._news.put(message)
+            await self._messages.put(message)
             listener.woken.set()
             if message["type"].endswith(".disconnect"):
                 return
 
-    async def _heed(self) -> bool:
-        while not self._news.empty():
-            message = self._news.get_nowait()
+    async def _handle_messages(self) -> bool:
+        while not self._messages.empty():
+            message = self._messages.get_nowait()
             if message["type"].endswith(".disconnect"):
                 return False
-            await self.heed(message)
+            await self.on_message(message)
         return True
 
     async def _check_token(self) -> None:
@@ -240,29 +241,29 @@ class Stream:
         self._who = await self.state.authenticator.identify(self._headers)
         require(self._who, "read")
 
-    async def _go_on(self) -> bool:
-        """Send some more rows; False if there were none."""
-        wanted = self.wanted
-        entries, upto = await self.hub.after(wanted.cursor.after, wanted.wanted.workspace)
-        if upto == wanted.cursor.after:
+    async def _send_next(self) -> bool:
+        """Send some more rows; False if there are none."""
+        subscription = self.subscription
+        entries, upto = await self.hub.after(subscription.cursor.after, subscription.filter.workspace)
+        if upto == subscription.cursor.after:
             return False
-        found = [each for _, names in wanted.of(entries) for each in names]
+        found = [each for _, names in subscription.of(entries) for each in names]
         for chunk in _chunks(found):
             async with asyncio.timeout(SEND_SEC):
                 await self.send(chunk)
-            wanted.cursor = chunk[-1].cursor
-            if not self._news.empty():
+            subscription.cursor = chunk[-1].cursor
+            if not self._messages.empty():
                 return True  # the filter may have changed
-            await asyncio.sleep(0)  # a stream that always has events would starve others
-        wanted.cursor = Cursor(upto)
+            await asyncio.sleep(0)  # otherwise a busy stream would starve the others
+        subscription.cursor = Cursor(upto)
         return True
 
-    async def _rest(self, listener: Listener) -> None:
+    async def _wait_or_keep_alive(self, listener: Listener) -> None:
         try:
             async with asyncio.timeout(ALIVE_SEC):
                 await listener.woken.wait()
         except TimeoutError:
-            await self.show_life()
+            await self.send_keep_alive()
 
     async def begin(self) -> None:
         """Send the cursor at which it begins."""
@@ -271,42 +272,42 @@ class Stream:
     async def send(self, named_events: Sequence[NamedEvent]) -> None:
         raise NotImplementedError
 
-    async def show_life(self) -> None:
-        """Called when there was nothing to send for a while."""
+    async def send_keep_alive(self) -> None:
+        """Send a keep-alive, because there was nothing else to send for a while."""
 
-    async def heed(self, message: Message) -> None:
-        """Handle a message of the subscriber."""
+    async def on_message(self, message: Message) -> None:
+        """Handle a message from the subscriber."""
 
 
 async def _begin(
     queue: Queue,
-    wanted: EventFilter,
+    requested: EventFilter,
     view: View | None,
     place: str | None,
     otherwise: Cursor | None = None,
     *,
     spans: bool = False,
 ) -> Subscription:
-    """The subscription, from a cursor that exists."""
-    begun = await subscription(queue, wanted, view, place, otherwise, spans=spans)
+    """Create the subscription; the cursor must exist."""
+    begun = await subscribe(queue, requested, view, place, otherwise, spans=spans)
     if place is not None and place != NOW:
         await _check_reached(queue, begun.cursor)
     return begun
 
 
 async def _check_reached(queue: Queue, cursor: Cursor) -> None:
-    """Refuse a cursor of another queue, at which it would wait forever."""
+    """Refuse a cursor of another queue, at which a subscriber would wait forever."""
     end = await queue.engine.store.read(event_log.last)
     if cursor.after > end:
         raise InputError(
             f"{cursor} is after the end of the log, so it is not a cursor of this queue",
             where="after",
-            hint="Begin at 0, or at `now`.",
+            hint="Start at 0, or at `now`.",
         )
 
 
 def _chunks(named_events: Iterable[NamedEvent]) -> Iterator[list[NamedEvent]]:
-    """Bytes per write: the most that waits in memory for a subscriber that does not read."""
+    """Split events into writes of limited size: a subscriber that does not read holds no more in memory."""
     chunk: list[NamedEvent] = []
     size = 0
     for each in named_events:
@@ -320,29 +321,29 @@ def _chunks(named_events: Iterable[NamedEvent]) -> Iterator[list[NamedEvent]]:
 
 
 async def _event_stream(context: RequestContext) -> Response:
-    """The Last-Event-ID that a reconnecting browser sends takes precedence over the address."""
+    """Answer with a stream. A reconnecting browser's Last-Event-ID takes precedence over the query."""
     place = context.request.headers.get("last-event-id") or context.query.after
-    wanted = await _begin(context.queue, context.query, context.view, place, spans=context.spans)
+    subscription = await _begin(context.queue, context.query, context.view, place, spans=context.spans)
     context.state.hub_of(context.queue.workspace).shares.check(context.who)
-    return EventStream(context, wanted)
+    return EventStream(context, subscription)
 
 
 class EventStream(Response):
-    """An answer that does not end."""
+    """An answer that never ends by itself."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, context: RequestContext, wanted: Subscription) -> None:
+    def __init__(self, context: RequestContext, subscription: Subscription) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._context = context
-        self._wanted = wanted
+        self._subscription = subscription
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         context = self._context
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        lines = Lines(context.state, context.request.headers, context.who, self._wanted, send)
-        with suppress(ShiftworkError, TimeoutError, OSError):  # it has begun, so it can only be ended
+        lines = Lines(context.state, context.request.headers, context.who, self._subscription, send)
+        with suppress(ShiftworkError, TimeoutError, OSError):  # the answer has begun, so an error can only end it
             async with lines.hub.listen(context.who) as listener:
                 await lines.run(listener, receive)
         with suppress(TimeoutError, OSError):
@@ -353,20 +354,22 @@ class EventStream(Response):
 class Lines(Stream):
     """Server-sent events: the id is the cursor."""
 
-    def __init__(self, state: ServerState, headers: Headers, who: Identity, wanted: Subscription, send: Send) -> None:
-        super().__init__(state, headers, who, wanted)
+    def __init__(
+        self, state: ServerState, headers: Headers, who: Identity, subscription: Subscription, send: Send
+    ) -> None:
+        super().__init__(state, headers, who, subscription)
         self._send = send
 
     async def begin(self) -> None:
-        await self._write(b"retry: 1000\nid: %b\n\n" % _bytes(self.wanted.cursor))
+        await self._write(b"retry: 1000\nid: %b\n\n" % _bytes(self.subscription.cursor))
 
     async def send(self, named_events: Sequence[NamedEvent]) -> None:
         await self._write(b"".join([b"id: %b\nevent: %b\ndata: %b\n\n" % _block(each) for each in named_events]))
 
-    async def show_life(self) -> None:
+    async def send_keep_alive(self) -> None:
         """Includes the cursor, so that a subscriber to few events need not scan the log again."""
         async with asyncio.timeout(SEND_SEC):
-            await self._write(b": still here\nid: %b\n\n" % _bytes(self.wanted.cursor))
+            await self._write(b": still here\nid: %b\n\n" % _bytes(self.subscription.cursor))
 
     async def _write(self, body: bytes) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
@@ -392,14 +395,14 @@ async def websocket(socket: WebSocket) -> None:
             queue = _queue(state, who, query)
             view = state.view_for(query.view)
             spans = spanning.spans(view, who, query.workspace)
-            wanted = await _begin(queue, query, view, query.after, spans=spans)
-            messages = Messages(state, who, wanted, socket)
+            subscription = await _begin(queue, query, view, query.after, spans=spans)
+            messages = Messages(state, who, subscription, socket)
             async with messages.hub.listen(who) as listener:
                 await messages.run(listener, socket.receive)
 
 
-def _queue(state: ServerState, who: Identity, wanted: EventFilter) -> Queue:
-    workspace = check.name(workspace_for(who, wanted.workspace), "workspace")
+def _queue(state: ServerState, who: Identity, requested: EventFilter) -> Queue:
+    workspace = check.name(workspace_for(who, requested.workspace), "workspace")
     return state.queue.speaking_as(Caller(workspace=workspace))
 
 
@@ -409,7 +412,7 @@ async def _closing(socket: WebSocket) -> AsyncIterator[None]:
     try:
         yield
     except BadFrame:
-        await _refuse(socket, Malformed("a message is text, not bytes"), BINARY)
+        await _refuse(socket, Malformed("expected a text message, got bytes"), BINARY)
     except ShiftworkError as error:
         await _refuse(socket, error, next((code for kind, code in CLOSE if isinstance(error, kind)), INTERNAL))
     except (WebSocketDisconnect, TimeoutError):
@@ -442,32 +445,32 @@ class Messages(Stream):
 
     _decoder = msgspec.json.Decoder(Subscribe)
 
-    def __init__(self, state: ServerState, who: Identity, wanted: Subscription, socket: WebSocket) -> None:
-        super().__init__(state, socket.headers, who, wanted)
+    def __init__(self, state: ServerState, who: Identity, subscription: Subscription, socket: WebSocket) -> None:
+        super().__init__(state, socket.headers, who, subscription)
         self._socket = socket
 
     async def begin(self) -> None:
         await self._socket.send_text(
-            msgspec.json.encode({"event": "subscribed", "cursor": str(self.wanted.cursor)}).decode()
+            msgspec.json.encode({"event": "subscribed", "cursor": str(self.subscription.cursor)}).decode()
         )
 
     async def send(self, named_events: Sequence[NamedEvent]) -> None:
         await self._socket.send({"type": "websocket.send", "frames": b"".join([each.frame for each in named_events])})
 
-    async def heed(self, message: Message) -> None:
-        """New filters, in force after the answer to this message."""
+    async def on_message(self, message: Message) -> None:
+        """Change the filters; they are in force after the answer to this message."""
         text = message.get("text")
         if text is None:
             raise BadFrame
-        stated: Subscribe = reading.decode(text.encode(), self._decoder)
-        asked = self._completed(stated.subscribe)
-        queue = _queue(self.state, self._who, asked)
-        place = None if stated.after is None else str(stated.after)
-        view = self.wanted.view if asked.view is UNSET else views.chosen(asked.view or views.NATIVE)
-        spans = spanning.spans(view, self._who, asked.workspace)
-        self.wanted = await _begin(queue, asked, view, place, self.wanted.cursor, spans=spans)
+        request: Subscribe = reading.decode(text.encode(), self._decoder)
+        filters = self._completed(request.subscribe)
+        queue = _queue(self.state, self._who, filters)
+        place = None if request.after is None else str(request.after)
+        view = self.subscription.view if filters.view is UNSET else views.chosen(filters.view or views.NATIVE)
+        spans = spanning.spans(view, self._who, filters.workspace)
+        self.subscription = await _begin(queue, filters, view, place, self.subscription.cursor, spans=spans)
         await self.begin()
 
-    def _completed(self, asked: SubscriptionFilter) -> SubscriptionFilter:
+    def _completed(self, filters: SubscriptionFilter) -> SubscriptionFilter:
         """Keep what the message omits: narrowing a filter must not change the workspace."""
-        return msgspec.structs.replace(asked, workspace=asked.workspace or self.wanted.wanted.workspace)
+        return msgspec.structs.replace(filters, workspace=filters.workspace or self.subscription.filter.workspace)

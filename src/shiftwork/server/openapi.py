@@ -78,10 +78,10 @@ _PLACES = {
 
 def document(endpoints: Sequence[Endpoint], view: str = NATIVE, default: str = NATIVE) -> dict[str, Any]:
     """The API in the names of one view, for a server whose default view is `default`."""
-    from shiftwork import __version__  # noqa: PLC0415  # the package is half made while this module is loaded
+    from shiftwork import __version__  # noqa: PLC0415  # the package is still being imported when this module is
 
-    stated = [kind for endpoint in endpoints for kind in (endpoint.body, endpoint.answer)]
-    kinds = [problem.Problem, AssignmentRecord, *(kind for kind in stated if kind not in {None, Raw, PlainText})]
+    declared = [kind for endpoint in endpoints for kind in (endpoint.body, endpoint.answer)]
+    kinds = [problem.Problem, AssignmentRecord, *(kind for kind in declared if kind not in {None, Raw, PlainText})]
     schemas, components = msgspec.json.schema_components(kinds, schema_hook=problem.schema, ref_template=_TEMPLATE)
     schema_of = {repr(kind): _brief(schema) for kind, schema in zip(kinds, schemas, strict=True)}
     chosen = views.chosen(view)

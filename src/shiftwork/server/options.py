@@ -1,4 +1,4 @@
-"""How to serve: the options of `serve`, and what of them does not go together."""
+"""The options of `serve`, and checks of their combinations."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ STOP_GRACE_SEC = 20
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How to serve."""
+    """The options of a server."""
 
     store: str
     host: str = "127.0.0.1"
     port: int = 8080
     profile: str = "standard"
     view: str | None = None
-    """In whose names callers are answered who name no view; None for those of the profile's document."""
+    """The view of answers to callers that name none; None for that of the profile's document."""
     tokens: bool = False
     public_url: str | None = None
-    """Where people open the dashboard."""
+    """The dashboard's public address."""
     test_clock: bool = False
     maintenance: bool = True
     on_below_minimum: str | None = None
-    """The command that is run while a workspace has fewer agents than it should."""
+    """The command to run while a workspace has fewer agents than `min_agents`."""
     artifacts: str | None = None
-    """Where their bytes are stored; None for the folder next to a SQLite file."""
+    """Where artifacts are stored; None for the folder next to a SQLite file."""
     snapshots: str | None = None
-    """The folder into which they are taken."""
+    """The folder for snapshots."""
     watch: str | None = None
-    """The folder whose files triggers may wait for."""
+    """The folder watched for file triggers."""
     private_sinks: bool = False
-    """Whether sinks may be at addresses that are not public."""
+    """Whether sinks may have addresses that are not public."""
     secrets_key: str | None = None
-    """The file with the keys that secrets of sinks and hooks are encrypted with."""
+    """The file with the keys that encrypt the secrets of sinks and hooks."""
     claim_folders: tuple[str, ...] = ()
-    """The `.loki` folders that admins of workspaces may name in the setting `claim_folder`."""
+    """The `.loki` folders that workspace admins may name in the setting `claim_folder`."""
 
 
 def check_options(options: Options) -> None:
-    """What would be open to the world must ask for tokens, and no one there may move the clock."""
+    """Refuse invalid options: other machines need tokens, and cannot move the clock."""
     if options.on_below_minimum is not None:
         words(options.on_below_minimum)
     if options.watch is not None:
@@ -54,4 +54,4 @@ def check_options(options: Options) -> None:
         public_url.checked(options.public_url)
     check_guarded(options.host, "--host", tokens=options.tokens)
     if options.test_clock and not is_loopback(options.host):
-        raise InputError("a clock that callers can move is for this machine only", where="--test-clock")
+        raise InputError("a test clock is only allowed on loopback", where="--test-clock")

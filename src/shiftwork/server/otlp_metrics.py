@@ -1,4 +1,4 @@
-"""The metrics of the queue by OTLP: read every half minute, sent as often as the standard variables say."""
+"""Exports the queue's metrics by OTLP: read every 30 seconds, exported as often as the standard variables say."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORKSPACE = "shiftwork.workspace"
 
 
 class QueueMetrics:
-    """The newest samples of all workspaces, which OpenTelemetry collects from a thread of its own."""
+    """The latest samples of all workspaces, which OpenTelemetry collects in a thread of its own."""
 
     def __init__(self, queue: Queue, meter: Any) -> None:
         self._queue = queue
@@ -35,11 +35,11 @@ class QueueMetrics:
             try:
                 await self.read()
             except ShiftworkError as error:
-                log.warning("the metrics sent by OTLP are old: %s", error)
+                log.warning("the metrics exported by OTLP are out of date: %s", error)
             await asyncio.sleep(EVERY_SEC)
 
     async def read(self) -> None:
-        """Look once."""
+        """Read the current samples of every workspace."""
         found: defaultdict[str, list[Any]] = defaultdict(list)
         for queue in await spanning.everywhere(self._queue):
             for sample in (await queue.metrics.read()).samples:
@@ -50,7 +50,7 @@ class QueueMetrics:
             self._register(name)
 
     def _register(self, name: str) -> None:
-        """A histogram is sent as its sum and its count: its buckets are counted in the store, not here."""
+        """Register a metric. A histogram is exported as its sum and count, since the store counts its buckets."""
         self._known.add(name)
         metric = METRICS[metric_of(name)]
         make = self._meter.create_observable_gauge
@@ -66,12 +66,12 @@ class QueueMetrics:
 
 
 def _observation(sample: Sample, workspace: str) -> Any:
-    from opentelemetry.metrics import Observation  # noqa: PLC0415  # an extra, in use where this is called
+    from opentelemetry.metrics import Observation  # noqa: PLC0415  # an extra, which is installed here
 
     return Observation(sample.value, {WORKSPACE: workspace, **sample.labels})
 
 
 def of(queue: Queue) -> QueueMetrics | None:
-    """None where no metrics are sent."""
+    """Return the exporter; None if metrics are off."""
     meter = tracing.meter()
     return None if meter is None else QueueMetrics(queue, meter)

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 GZIP_FROM = 4096
-"""Bytes of an answer from which packing pays: a claimed task is smaller, and packing it cost a tenth of its request."""
+"""Smaller answers, such as a claimed task, are not compressed: it would take a tenth of their request."""
 
 _NEVER = re.compile(r"q\s*=\s*0(?:\.0*)?")
 
 
 def packed(request: Request, response: Response) -> Response:
-    """The answer, packed where it is whole and large. Bytes that stream, as those of artifacts, go as they are."""
+    """Compress a large answer. Streams, such as artifacts, are sent unchanged."""
     body = getattr(response, "body", b"")
     if len(body) < GZIP_FROM:
         return response
@@ -28,7 +28,7 @@ def packed(request: Request, response: Response) -> Response:
 
 
 def takes_gzip(accepted: str) -> bool:
-    """Whether it is named in Accept-Encoding, and not with the weight 0, which means: anything but this."""
+    """Whether Accept-Encoding names gzip, with a weight other than 0, which would exclude it."""
     for offer in accepted.lower().split(","):
         coding, *terms = (part.strip() for part in offer.split(";"))
         if coding == "gzip":

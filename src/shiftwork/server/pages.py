@@ -1,4 +1,4 @@
-"""The dashboard's files, with the headers that keep a browser to them."""
+"""Serves the dashboard's files, with headers that restrict browsers to them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-cache",
 }
-"""No copy is used unasked, so that a new version is there at once; an unchanged file is answered by 304."""
+"""Browsers revalidate each file, so that a new version shows at once; the answer for an unchanged file is 304."""
 
 
 def routes() -> list[BaseRoute]:
-    """A route for each address of the dashboard, and one for its files. No token is asked for: they hold no data."""
+    """A route for each page of the dashboard, and one for its files. They contain no data, so they need no token."""
     files = dashboard.files()
     tags = {name: f'"{hashlib.sha256(file.content).hexdigest()[:16]}"' for name, file in files.items()}
 

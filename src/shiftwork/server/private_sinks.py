@@ -13,10 +13,10 @@ from shiftwork.server.request_context import RequestContext
 @checks(Sinks.add)
 @checks(Sinks.update)
 def check_private(context: RequestContext, values: dict[str, Any]) -> None:
-    """The operator of the server decides what it may reach in its network, not the admin of a workspace."""
+    """Refuse private addresses: the server's operator, not a workspace's admin, decides what it may reach."""
     if values["allow_private"] is True and not context.queue.engine.private_sinks:
         raise Forbidden(
-            "this server sends to public addresses alone",
+            "this server sends to public addresses only",
             where="allow_private",
-            hint="Its operator allows others by starting it with --private-sinks.",
+            hint="Its operator can allow others by starting it with --private-sinks.",
         )

@@ -39,12 +39,12 @@ _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _ESCAPES = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
-"""Escapes in JSON, one after the other; the group holds half of a pair whose other half is missing."""
+"""Escapes in JSON, one after another; the group matches a surrogate without its other half."""
 _NOT_A_NUMBER = re.compile(r"[+-]?(?:nan|inf|infinity)|null", re.IGNORECASE)
 
 
 class Headers(starlette.datastructures.Headers):
-    """Looked up by name. Theirs goes through all of them each time, which took a sixth of a request."""
+    """Headers in a dict: Starlette's lookup scans all of them each time, which took a sixth of a request."""
 
     def __init__(self, scope: Scope) -> None:
         super().__init__(scope=scope)
@@ -57,12 +57,12 @@ class Headers(starlette.datastructures.Headers):
 
 @cache
 def _sent_name(key: str) -> bytes:
-    """The name of a header as it is kept; the code names a few dozen."""
+    """The name of a header as stored; the code uses a few dozen, so the cache stays small."""
     return key.lower().encode("latin-1")
 
 
 class Call(Request):
-    """A request as our endpoints read it."""
+    """A request with our headers."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(scope, receive, send)
@@ -85,19 +85,19 @@ def header(request: Request, name: str) -> str | None:
 
 
 def if_match(request: Request) -> int | None:
-    """The version that a task must still have, if any."""
-    given = request.headers.get("if-match")
-    if given is None:
+    """The task version that the request requires, if any."""
+    sent = request.headers.get("if-match")
+    if sent is None:
         return None
-    known = _IF_MATCH.fullmatch(given)
+    known = _IF_MATCH.fullmatch(sent)
     if known is None:
-        raise InputError(f"{given!r} is not a version", where="If-Match", hint="Send the ETag of the task.")
+        raise InputError(f"{sent!r} is not a version", where="If-Match", hint="Send the ETag of the task.")
     version = known[1] or known[2]
     return int(version) if version else None
 
 
 class RawPath:
-    """Finds the endpoint by the path as it was sent, so that a name in it may hold a slash, written `%2F`."""
+    """Routes by the raw path, so that a name in it may contain a slash, encoded as `%2F`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -109,7 +109,7 @@ class RawPath:
 
 
 def path(request: Request) -> dict[str, str]:
-    """The names in the path, each one that a database can hold."""
+    """The names in the path, checked to be storable."""
     return {name: _name(value, name) for name, value in request.path_params.items()}
 
 
@@ -124,32 +124,32 @@ def _name(quoted: str, where: str) -> str:
 
 
 def query(connection: HTTPConnection, kind: type[Query], default: View | None = None) -> Any:
-    """The query as its struct. In a view, which it names or which is the default, times may be in ISO 8601."""
+    """Read the query into its struct. In a view, named or by default, times may be in ISO 8601."""
     kinds = _kinds(kind)
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in _pairs(connection.scope["query_string"]):
         check.text(name, "query")
         check.text(value, name)
         written = kinds.get(name, "str")
         if "list" in written:
-            given.setdefault(name, []).append(value)
-        elif name in given:
+            values.setdefault(name, []).append(value)
+        elif name in values:
             raise InputError("given more than once", where=name)
         elif "str" not in written and _NOT_A_NUMBER.fullmatch(value):
-            raise InputError(f"{value!r} is not a valid number", where=name)  # msgspec would take it
+            raise InputError(f"{value!r} is not a valid number", where=name)  # msgspec would accept it
         else:
-            given[name] = value
-    if given.get("view") != NATIVE and ("view" in given or default is not None):
-        given = rendering.moments_in(given, kind)
+            values[name] = value
+    if values.get("view") != NATIVE and ("view" in values or default is not None):
+        values = rendering.moments_in(values, kind)
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _problem(error) from None
 
 
 @cache
 def _kinds(kind: type[Query]) -> dict[str, str]:
-    """What each value is, as its annotation writes it; to work that out took a seventh of a request."""
+    """The annotations of the fields, cached: computing them took a seventh of a request."""
     return {field.encode_name: str(field.type) for field in msgspec.structs.fields(kind)}
 
 
@@ -165,7 +165,7 @@ def _pairs(raw: bytes) -> list[tuple[str, str]]:
 def _problem(error: msgspec.ValidationError) -> InputError:
     what, _, place = str(error).partition(" - at ")
     parts = [place.strip("`").removeprefix("$").lstrip(".")]
-    if parts[0].startswith("["):  # of a list of tasks
+    if parts[0].startswith("["):  # the body is a list of tasks
         parts[0] = f"tasks{parts[0]}"
     if named := _NAMED_FIELD.match(what):
         parts.append(named[1])
@@ -173,9 +173,9 @@ def _problem(error: msgspec.ValidationError) -> InputError:
 
 
 async def body(request: Request) -> bytes:
-    """The whole body, which may be neither too large nor too slow.
+    """Read the whole body, limited in size and time.
 
-    Mostly all of it has come with the head: then nothing is waited for, and no timer is set.
+    Usually all of it arrived with the head: then there is no wait and no timer.
     """
     _refuse_packed(request)
     announced = request.headers.get("content-length", "0")
@@ -186,7 +186,7 @@ async def body(request: Request) -> bytes:
         return _part(begun.value, 0)
     parts: list[bytes] = []
     size, more = 0, True
-    async with _patience(request, f"the body did not come within {MAX_BODY_SEC:g} seconds"):
+    async with _patience(request, f"the body did not arrive within {MAX_BODY_SEC:g} seconds"):
         message = begun.value if isinstance(begun, Ended) else await begun
         while more:
             parts.append(_part(message, size))
@@ -206,11 +206,11 @@ def _part(message: Mapping[str, Any], before: int) -> bytes:
 
 
 async def stream(request: Request) -> AsyncIterator[bytes]:
-    """The body part by part; it may be as large as anyone who reads it allows, but must keep coming."""
+    """Read the body part by part. The caller limits its size; each part must arrive in time."""
     _refuse_packed(request)
     parts = request.stream()
     while True:
-        async with _patience(request, f"nothing of the body came for {MAX_BODY_SEC:g} seconds"):
+        async with _patience(request, f"no part of the body arrived for {MAX_BODY_SEC:g} seconds"):
             part = await anext(parts, None)
         if part is None:
             return
@@ -218,7 +218,7 @@ async def stream(request: Request) -> AsyncIterator[bytes]:
 
 
 def _refuse_packed(request: Request) -> None:
-    """A body is taken as it comes: a packed one would be refused as bad JSON, or kept as if it were what it holds."""
+    """Refuse a compressed body: it would fail as JSON, or be stored compressed as an artifact."""
     if request.headers.get("content-encoding") is None:
         return
     named = ",".join(request.headers.getlist("content-encoding"))
@@ -228,7 +228,7 @@ def _refuse_packed(request: Request) -> None:
 
 @asynccontextmanager
 async def _patience(request: Request, slow: str) -> AsyncIterator[None]:
-    """Wait for what is sent no longer than it may take, and not once the server stops: what has come is still read."""
+    """Limit the wait for a body. A stopping server does not wait, but still reads what has arrived."""
     state: ServerState = request.app.state.server
     try:
         async with asyncio.timeout(0 if state.stopping.is_set() else MAX_BODY_SEC) as limit:
@@ -239,7 +239,7 @@ async def _patience(request: Request, slow: str) -> AsyncIterator[None]:
                 state.reads.discard(limit)
     except TimeoutError:
         if state.stopping.is_set():
-            raise Overloaded("the server stops, and the body had not come whole", where="body") from None
+            raise Overloaded("the server is stopping, and the body is incomplete", where="body") from None
         raise Malformed(slow, where="body") from None
 
 
@@ -248,27 +248,27 @@ _ONE_OR_MANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder(dict[str, Any] | 
 
 
 def in_document(endpoint: Endpoint) -> msgspec.json.Decoder[Any]:
-    """What a body in a document's names may be: its view reads the names."""
+    """The decoder for a body in a document's names, which its view translates."""
     return _ONE_OR_MANY if isinstance(endpoint.body, UnionType) else _ONE
 
 
 def in_our_words(raw: bytes, words: Mapping[str, str]) -> bytes:
-    """A body in which a document's words for who works and under which claim are ours."""
+    """Translate a document's names for agent and claim in a body to ours."""
     body = decode(raw, _ONE)
     return msgspec.json.encode({words.get(name, name): value for name, value in body.items()})
 
 
 def in_our_times(raw: bytes, kind: Any, decoder: msgspec.json.Decoder[Any]) -> Any:
-    """A body of ours in which times may be in ISO 8601."""
+    """Decode a body under our names in which times may be in ISO 8601."""
     if not rendering.has_moments(kind):
         return decode(raw, decoder)
     return decode(msgspec.json.encode(rendering.moments_in(decode(raw, _ONE), kind)), decoder)
 
 
 def decode(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
-    """The body as its struct. An empty one is as good as `{}`."""
+    """Decode the body into its struct. An empty one counts as `{}`."""
     if b"\\u0000" in raw and _ESCAPED_NUL.search(raw):
-        raise BadText("the body holds a NUL character", where="body")
+        raise BadText("the body contains a NUL character", where="body")
     try:
         return _decode(raw or b"{}", decoder)
     except msgspec.ValidationError as error:
@@ -276,11 +276,11 @@ def decode(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     except UnicodeDecodeError:
         raise BadText("the body is not UTF-8", where="body") from None
     except msgspec.DecodeError as error:
-        if any(escape[1] for escape in _ESCAPES.finditer(raw)):  # msgspec takes it for a text that is cut off
-            raise BadText("the body holds a lone surrogate", where="body") from None
+        if any(escape[1] for escape in _ESCAPES.finditer(raw)):  # msgspec reports it as a truncated text
+            raise BadText("the body contains a lone surrogate", where="body") from None
         raise Malformed(f"the body is not JSON: {error}", where="body") from None
     except RecursionError:
-        raise TooLarge("nested too deep to be read", where="body") from None
+        raise TooLarge("nested too deeply", where="body") from None
 
 
 def _decode(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
@@ -293,7 +293,7 @@ def _decode(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
             plain = msgspec.json.decode(raw)
         except msgspec.ValidationError:
             raise error from None
-        # To JSON Schema 2.0 is a whole number, and so it is to those who send it.
+        # In JSON Schema, 2.0 is an integer.
         return msgspec.convert(_whole(plain), decoder.type)
 
 

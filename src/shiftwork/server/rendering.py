@@ -1,7 +1,7 @@
-"""Every operation in a document's names: what its handler answers in ours is rendered here, in one place.
+"""Renders the answer of any operation in a document's names.
 
-Records for which the document has its own table are shown as it writes them. All else keeps our fields, with times, ids
-of tasks and states as the document has them; what a submitter wrote is never touched.
+Records for which the document has a table of its own are converted by it. All others keep our field names, with the
+document's times, task ids and states; content written by submitters is never changed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RECORDS: dict[type, Callable[[View, Any], dict[str, Any]]] = {
     Dag: View.dag_out,
     DagSummary: View.dag_out,
 }
-"""What every document has a record of."""
+"""The records that every document defines."""
 
 STATED: dict[type, tuple[str, ...]] = {
     Outcome: ("status",),
@@ -53,18 +53,18 @@ STATED: dict[type, tuple[str, ...]] = {
     Input: ("status",),
     Transition: ("from_status", "to_status"),
 }
-"""Fields that hold the state of a task."""
+"""Fields that contain the state of a task."""
 
 REASONED: tuple[type, ...] = (Attempt,)
-"""Records whose `reason` is why an attempt failed."""
+"""Records whose `reason` is a failure reason."""
 
 WRITTEN = frozenset({"payload", "spec", "output", "result", "value", "schema", "evidence", "progress", "rule"}) | {
     *("data", "text", "labels", "parameters", "priority_parts", "change", "token", "assignment_id")
 }
-"""Fields whose content is a submitter's or an agent's, and claims, which are returned as they are."""
+"""Fields that are returned unchanged: their content is a submitter's or an agent's, or a claim."""
 
 OURS = frozenset({"Alert.data", "Outcome.data", "OutcomeReply.data", "Cost.value", "Pattern.value"})
-"""The same names where the content is ours."""
+"""Fields of the same names whose content is ours."""
 
 TEMPLATES = frozenset({"Trigger.task", "Trigger.dag", "Preview.task", "Preview.dag"})
 
@@ -72,10 +72,10 @@ MOMENTS = frozenset({"at", "until", "since", "deadline", "now", "last_failure", 
     *("execution_deadline", "ack_required_by", "closed_until", "rests_until")
 }
 TIMETABLES = frozenset({"Preview.next"})
-"""Lists of times; elsewhere the name means something else."""
+"""Lists of times; in other records, the name means something else."""
 _COUNTED = frozenset(State) | {"done", "total"}
 _ID = re.compile(r"\b(?:task|dag)_[0-7][0-9A-HJKMNP-TV-Z]{25}\b(?!\.\d)")
-"""An id of ours in a text, but for the one in a claim's token."""
+"""An id of ours in a text, except inside a claim's token."""
 
 
 def is_moment(name: str) -> bool:
@@ -84,7 +84,7 @@ def is_moment(name: str) -> bool:
 
 
 class Names:
-    """How a view calls tasks: by the names of their submitters where the document lets submitters give one."""
+    """A view's names of tasks: the submitters' own names, if the document lets submitters choose them."""
 
     def __init__(self, view: View, own: Mapping[str, str]) -> None:
         self._view = view
@@ -123,18 +123,18 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 _UNSEARCHED = frozenset({"id", "payload", "spec", "result", "output"})
-"""A task that is shown whole has its name already, and what was written for it names no other to us."""
+"""Not searched: a whole task already has its name, and its content does not refer to others."""
 
 
 async def in_view(answer: Any, view: View, queue: Queue) -> Any:
-    """What a handler answered, as the document writes it."""
+    """Render a handler's answer in the document's form."""
     if isinstance(answer, dict | list) and view.ids == SAME and not view.own_names:
-        return answer  # written by the view already, and its ids are ours
+        return answer  # the view has already rendered it, and uses our ids
     return _Rendering(view, await names_in(answer, view, queue)).of(answer)
 
 
 class _Rendering:
-    """One answer on its way out."""
+    """The rendering of one answer."""
 
     def __init__(self, view: View, names: Names) -> None:
         self._view = view
@@ -162,7 +162,7 @@ class _Rendering:
         }
 
     def _counts(self, value: Mapping[str, int]) -> dict[str, int]:
-        """How many are in each state: those that the document does not tell apart are one."""
+        """Counts by state, summed for states that the document does not distinguish."""
         counts: dict[str, int] = {}
         for name, count in value.items():
             word = self._view.status_out(name) if name in frozenset(State) else name
@@ -203,7 +203,7 @@ _NEVER = object()
 
 @cache
 def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
-    """The fields of a record, each with the value at which it is left out."""
+    """The fields of a record, each with the default at which it is omitted."""
     leaves_out = kind.__struct_config__.omit_defaults
     known = []
     for field in msgspec.structs.fields(kind):
@@ -215,7 +215,7 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
 
 
 class LogFilter(logging.Filter):
-    """Lets a log name tasks as the server's own view does."""
+    """Replaces task ids in log records by the names of the server's own view."""
 
     def __init__(self, view: View) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ class LogFilter(logging.Filter):
 
 
 def problem_in(body: Problem, view: View, names: Names) -> Problem:
-    """A refusal that names tasks and fields as the caller does."""
+    """Convert a problem to the caller's names of tasks and fields."""
     where = None if body.where is None else view.place_out(body.where)
     return msgspec.structs.replace(
         body,
@@ -242,10 +242,10 @@ def problem_in(body: Problem, view: View, names: Names) -> Problem:
 _FIELD = re.compile(r"`([a-z_.]+)`")
 
 
-def moments_in(given: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """Fields that hold a time, written as the document writes times, in seconds since 1970."""
+def moments_in(values: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """Convert the times of a document to seconds since 1970."""
     named = _moments(kind)
-    return {name: _moment(value, name) if name in named else value for name, value in given.items()}
+    return {name: _moment(value, name) if name in named else value for name, value in values.items()}
 
 
 def _moment(value: Any, name: str) -> Any:

@@ -15,22 +15,22 @@ from shiftwork.store.store import Row
 log = logging.getLogger("shiftwork.server")
 LOOK_EVERY_SEC = 2.0
 RUN_EVERY_SEC = 60.0
-"""A worker needs a while to come up and be seen: the command is not run more often for one workspace."""
+"""The minimum time between two runs for a workspace: a new worker takes a while to register."""
 
 
 def words(command: str) -> list[str]:
-    """The command as a shell would split it."""
+    """Split the command as a shell would."""
     try:
         found = shlex.split(command)
     except ValueError as error:
-        raise InputError(f"{command!r} cannot be read: {error}", where="--on-below-minimum") from None
+        raise InputError(f"{command!r} cannot be parsed: {error}", where="--on-below-minimum") from None
     if not found:
         raise InputError("the command is empty", where="--on-below-minimum")
     return found
 
 
 class Replacing:
-    """Runs the command for each workspace that has too few agents, as long as it has and at most once a minute."""
+    """Runs the command at most once a minute for each workspace while it has too few agents."""
 
     def __init__(self, queue: Queue, command: str) -> None:
         self._queue = queue
@@ -46,7 +46,7 @@ class Replacing:
             await asyncio.sleep(LOOK_EVERY_SEC)
 
     async def scan(self) -> list[str]:
-        """Look once; the workspaces the command was run for."""
+        """Check once; returns the workspaces for which the command was run."""
         rows = await self._queue.engine.store.read(lambda tx: tx.all("conditions_of_kind", kind="pool"))
         now = self._queue.now()
         due = [row["workspace"] for row in rows if self._is_due(row, now)]
@@ -60,10 +60,10 @@ class Replacing:
         return last is None or now - last >= RUN_EVERY_SEC
 
     async def _start(self, workspace: str) -> None:
-        """Not waited for, and not ended with this server: it may be a worker."""
-        given: dict[str, Any] = {"env": {**os.environ, "SHIFTWORK_WORKSPACE": workspace}, "start_new_session": True}
+        """Start the command without waiting for it. It may be a worker, so it must outlive this server."""
+        options: dict[str, Any] = {"env": {**os.environ, "SHIFTWORK_WORKSPACE": workspace}, "start_new_session": True}
         log.warning("workspace %s has too few agents; running %s", workspace, self._command[0])
         try:
-            await asyncio.create_subprocess_exec(*self._command, stdin=asyncio.subprocess.DEVNULL, **given)
+            await asyncio.create_subprocess_exec(*self._command, stdin=asyncio.subprocess.DEVNULL, **options)
         except OSError as error:
-            log.error("%s cannot be run: %s", self._command[0], error)  # noqa: TRY400  # the trace says no more
+            log.error("%s cannot be run: %s", self._command[0], error)  # noqa: TRY400  # a traceback would add nothing

@@ -1,4 +1,4 @@
-"""What a handler is given: the queue as this caller sees it, the query, the path and the view."""
+"""The context of a handler: the caller's queue, the query, the path and the view."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class RequestContext:
         self.query = query
         self.view = view
         self.queues = [queue]
-        """Every workspace that the call is about: one, unless a document's call means them all."""
+        """The workspaces of the call: one, unless a document's call spans all of them."""
         self.spans = False
-        self.has_hung_up = False
-        """Whether the caller had gone by the time that what it waited for was done."""
+        self.has_disconnected = False
+        """Whether the caller had disconnected by the time its wait ended."""
 
     def task(self, task: Task) -> Any:
         return task if self.view is None else self.view.task_out(plain(task))
@@ -56,12 +56,12 @@ class RequestContext:
     def tasks(self, tasks: Iterable[Task]) -> list[Any]:
         return [self.task(task) for task in tasks]
 
-    async def renamed(self, shown: Any) -> Any:
-        """What a view has made of our record, with tasks called as the view calls them."""
+    async def with_names(self, shown: Any) -> Any:
+        """Replace task ids in a record of the view by the view's names."""
         return shown if self.view is None else await rendering.in_view(shown, self.view, self.queue)
 
     def ours(self, fields: dict[str, Any], place: int | None = None) -> dict[str, Any]:
-        """A submission in the document's names, under ours. The workspace it names is the one spoken to."""
+        """Convert a submission from the document's names to ours. Its workspace has already been used for routing."""
         assert self.view is not None
         try:
             ours = self.view.task_in(fields)
@@ -72,23 +72,23 @@ class RequestContext:
             ours["created_by"] = self.queue.caller.actor
         return ours
 
-    def all_ours(self, stated: dict[str, Any]) -> dict[str, Any]:
-        """A body that holds `tasks`, with those under our names."""
-        tasks = check.read(stated.get("tasks"), list[dict[str, Any]], "tasks")
-        return {**stated, "tasks": [self.ours(fields, place) for place, fields in enumerate(tasks)]}
+    def all_ours(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Convert the `tasks` in a body to our names."""
+        tasks = check.read(body.get("tasks"), list[dict[str, Any]], "tasks")
+        return {**body, "tasks": [self.ours(fields, place) for place, fields in enumerate(tasks)]}
 
     def resolution(self, decision: str) -> str:
-        """What a reviewer decides, in our words."""
+        """A reviewer's decision in our words."""
         return decision if self.view is None else self.view.resolution_in(decision)
 
     async def submitted(self, made: list[Submitted]) -> Any:
-        """A document's reader wants the tasks back; ours get what became of them."""
+        """The answer to a submission: whole tasks in a document's view, otherwise the outcomes."""
         if self.view is None:
             return SubmittedBatch(made)
         return {"tasks": self.tasks(await self.queue.batch.get([each.id for each in made]))}
 
     async def task_after(self, result: Outcome) -> Any:
-        """A document's reader wants the task back after a change; ours get the verb's own answer."""
+        """The answer to a change: the whole task in a document's view, otherwise the outcome."""
         return outcome(result) if self.view is None else self.task(await self.queue.get(result.task_id))
 
     async def tasks_after(self, outcome: Sequence[Outcome]) -> Any:
@@ -105,16 +105,16 @@ class RequestContext:
         if held.fence is not None:
             return f"{task_id}.{held.fence}"
         if self.view is None or self.view.name not in FENCELESS:
-            raise FenceRequired("the write names no claim", where="token")
+            raise FenceRequired("the write does not name a claim", where="token")
         return await self.queue.claims.current_token(task_id, agent_id=held.agent_id, runtime_id=held.runtime_id)
 
     async def _check_token(self, token: str, task_id: str, fence: int | None) -> None:
-        """What a caller says twice must be the same: else it would write to another task than it meant."""
+        """Refuse a token that contradicts the path or the fence: the write would change the wrong task."""
         parts = ids.split_token(token)
         if parts is None:
-            return  # the verb says what is wrong with it
+            return  # the verb raises the error
         if not await self.is_same_task(parts[0], task_id):
-            raise InputError("the token is of another task", where="token")
+            raise InputError("the token belongs to another task", where="token")
         if fence not in {None, parts[1]}:
             raise InputError("the token has another fence", where="fence")
 
@@ -124,24 +124,24 @@ class RequestContext:
         first, second = ids.parse(one), ids.parse(other)
         if first and second:
             return first == second
-        return (await self.queue.get(one)).id == (await self.queue.get(other)).id  # one is a submitter's name
+        return (await self.queue.get(one)).id == (await self.queue.get(other)).id  # one of them is a submitter's name
 
-    def is_gone(self) -> bool:
-        """Whether the caller has hung up."""
+    def is_disconnected(self) -> bool:
+        """Whether the caller has disconnected."""
         begun = begin(self.request.receive())
         if isinstance(begun, Unfinished):
             begun.close()
             return False
         return bool(begun.value["type"] == "http.disconnect")
 
-    async def while_wanted(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Wait for something as long as the caller is there and the server is not about to stop."""
+    async def unless_disconnected(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Await the work until the caller disconnects or the server stops."""
         waiting = asyncio.create_task(work)
         ends = [asyncio.ensure_future(self.request.receive()), asyncio.create_task(self.state.stopping.wait())]
         try:
             await asyncio.wait({waiting, *ends}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.sleep(0)  # what has come from the caller meanwhile is looked at, too
-            self.has_hung_up = ends[0].done()  # its request has been read: nothing else comes
+            await asyncio.sleep(0)  # process what the caller has sent meanwhile
+            self.has_disconnected = ends[0].done()  # the request has been read, so this is a disconnect
         finally:
             for end in ends:
                 end.cancel()
@@ -153,7 +153,7 @@ class RequestContext:
 
 
 def in_batch(error: InputError, place: int, fields: dict[str, Any]) -> InputError:
-    """The same refusal, which says of which task of a batch it speaks."""
+    """The same error, with the position of its task in the batch."""
     named = next((fields[name] for name in ("id", "task_id", "key") if isinstance(fields.get(name), str)), None)
     facts = {**error.facts, "item": place, **({} if named is None else {"item_id": named})}
     return type(error)(error.what, where=f"tasks[{place}].{error.where or ''}".rstrip("."), hint=error.hint, **facts)

@@ -1,4 +1,4 @@
-"""Finds the operation that a path and a method name, segment by segment: trying all routes took a quarter of a call."""
+"""Finds the operation for a path and a method by a tree of segments: trying all routes took a quarter of a call."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class _Node:
-    """What may follow a part of a path."""
+    """A prefix of paths."""
 
     __slots__ = ("apps", "children", "parameter")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node] = {}
         self.parameter: _Node | None = None
-        """What follows a segment that names something."""
+        """The node for a segment that is a parameter."""
         self.apps: dict[str, tuple[ASGIApp, tuple[str, ...]]] = {}
-        """By method, what answers here, and the names of the path's parameters."""
+        """By method: the app that answers, and the names of the path's parameters."""
 
 
 class RouteTable:
-    """Routes by method and path. A fixed segment goes before a parameter; a parameter is never empty."""
+    """Routes by method and path. A fixed segment takes precedence over a parameter; a parameter is never empty."""
 
     def __init__(self, routes: Iterable[tuple[str, str, ASGIApp]]) -> None:
         self._root = _Node()
         self._fixed: dict[tuple[str, str], ASGIApp] = {}
-        """Paths without a parameter, which go before all others."""
+        """Paths without parameters, which take precedence."""
         for method, path, app in routes:
             self._add(method, path, app)
             if "{" not in path:
@@ -46,7 +46,7 @@ class RouteTable:
         node.apps[method] = app, tuple(names)
 
     def find(self, method: str, path: str) -> tuple[ASGIApp, dict[str, str]] | None:
-        """What answers a request, and the parameters in its path."""
+        """The app that answers a request, and the parameters in its path."""
         if (fixed := self._fixed.get((method, path))) is not None:
             return fixed, {}
         return self._find(self._root, method, path.split("/"), 0, ())
@@ -66,7 +66,7 @@ class RouteTable:
 
 
 class Application(Starlette):
-    """Serves operations straight from the route table, and everything else as Starlette does."""
+    """Serves operations directly from the route table, and everything else through Starlette."""
 
     def __init__(self, operations: RouteTable, **options: Any) -> None:
         super().__init__(**options)
@@ -82,5 +82,5 @@ class Application(Starlette):
 
 
 def _raw_path(scope: Scope) -> str:
-    """The path as it was sent, so that a name in it may hold a slash, written `%2F`."""
+    """The path as sent, so that a name in it may contain a slash, encoded as `%2F`."""
     return str(scope["raw_path"].decode("ascii"))

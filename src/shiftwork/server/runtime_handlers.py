@@ -1,4 +1,4 @@
-"""Calls of runtimes. In a view whose document names no workspace they concern every workspace."""
+"""Handlers for calls of runtimes. In a view whose document has no workspaces, a call applies to every workspace."""
 
 from __future__ import annotations
 

@@ -35,16 +35,16 @@ from shiftwork.wire.protocol import BoundedHttp
 
 log = logging.getLogger("shiftwork.server")
 AGAIN_SEC = 1.0
-"""How long after a try to reach a database of a map that is away the next one begins."""
+"""How long to wait before trying again to reach an unavailable database of a map."""
 
 MAX_CONNECTIONS = 10_000
 MAX_MESSAGE = 65_536
-"""Of what a WebSocket client sends: filters, no more."""
+"""The maximum message of a WebSocket client, which only sends filters."""
 
 
 @asynccontextmanager
 async def open_server_state(options: Options) -> AsyncIterator[ServerState]:
-    """The queue opened, and its maintenance jobs running, for as long as the server serves."""
+    """Open the queue and run its maintenance jobs while the server serves."""
     clock = MovableClock() if options.test_clock else None
     async with Queue.open(
         options.store,
@@ -77,7 +77,7 @@ async def open_server_state(options: Options) -> AsyncIterator[ServerState]:
 
 
 async def _remember_address(queue: Queue, url: str) -> list[Coroutine[Any, Any, None]]:
-    """Tell every database where the pages are; what is left to do where one of a map does not answer yet."""
+    """Store the dashboard's address in every database; returns the work left for those of a map that do not answer."""
     late: list[Coroutine[Any, Any, None]] = []
     for each in queue.databases():
         try:
@@ -97,7 +97,7 @@ async def _remember_later(queue: Queue, url: str) -> None:
 
 
 def _background_tasks(queue: Queue, options: Options) -> list[asyncio.Task[None]]:
-    """What runs in parallel with serving."""
+    """Start the tasks that run in parallel with serving."""
     each_database = queue.databases()
     background = (
         upkeep(queue)
@@ -115,7 +115,7 @@ def _background_tasks(queue: Queue, options: Options) -> list[asyncio.Task[None]
 
 
 class Server(uvicorn.Server):
-    """Answers long polls and ends streams as soon as it is asked to stop, then waits for what is under way."""
+    """When it is asked to stop, it answers long polls and ends streams immediately, then waits for running calls."""
 
     def __init__(self, state: ServerState, listening: socket.socket) -> None:
         self.state = state
@@ -126,7 +126,7 @@ class Server(uvicorn.Server):
                 http=BoundedHttp,
                 ws=WebSocketConnection,
                 ws_max_size=MAX_MESSAGE,
-                ws_per_message_deflate=False,  # each event would be packed anew for each who gets it
+                ws_per_message_deflate=False,  # it would compress each event anew for each client
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -152,19 +152,19 @@ class Server(uvicorn.Server):
         self._announce(self.url)
 
     def stop(self) -> None:
-        """As SIGTERM does; called from the loop that serves."""
+        """Stop as on SIGTERM. Call it from the serving loop."""
         self.state.stop()
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's signature
-        """A stop that was asked for is not a failure; asked for twice from the keyboard, it waits for no one."""
+        """Stop without an error: uvicorn would raise the signal again. A second Ctrl-C stops without waiting."""
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.stop()
 
 
 @asynccontextmanager
 async def open_server(options: Options, listening: socket.socket | None = None) -> AsyncIterator[Server]:
-    """A server that listens, on this socket where one is given, and is ready to run."""
+    """Yield a listening server that is ready to run; it listens on this socket if one is passed."""
     check_options(options)
     with listening or listen(options.host, options.port) as bound:
         async with open_server_state(options) as state:
@@ -179,7 +179,7 @@ async def serve(options: Options, announce: Callable[[str], None], listening: so
 
 
 async def _note_profile(queue: Queue, profile: str) -> None:
-    """The profile given here is for new workspaces: one that exists keeps its own."""
+    """Warn if the workspace has another profile: the option is for new workspaces only."""
     kept = await queue.settings.profile()
     if kept != profile:
         log.warning("workspace %s has the profile %s, not %s; change it with settings", queue.workspace, kept, profile)

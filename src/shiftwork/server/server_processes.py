@@ -1,6 +1,6 @@
 """`serve --processes N`: server processes that share one port, each replaced when it dies.
 
-The parent answers nothing itself. It holds a socket for each process, so that callers who were given to one that died
+The parent answers no calls itself. It keeps a socket open for each process, so that callers assigned to a dead process
 wait for its replacement instead of being refused.
 """
 
@@ -26,14 +26,14 @@ from shiftwork.wire.listening import address, listen
 log = logging.getLogger("shiftwork.server")
 READY = b"ready"
 CRASH_SEC = 5.0
-"""A process that ends before it has lived this long has crashed at its start; then the next one waits."""
+"""A process that ends within this time has crashed at its start; its replacement is then delayed."""
 MAX_BACKOFF_SEC = 30.0
 KILL_AFTER_SEC = STOP_GRACE_SEC + 10.0
 MAX_REPORT_BYTES = 65_536
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 Run = Callable[[Options, socket.socket | None, Callable[[str], None]], None]
-"""Serves on a socket until stopped, in a process of its own, and announces where."""
+"""Serves on a socket until stopped, in a process of its own, and announces its address."""
 
 
 class _Process(msgspec.Struct):
@@ -55,7 +55,7 @@ class ServerProcesses:
         self._processes: dict[int, _Process] = {}
         self._stopping = False
         self._life: tuple[int, int]
-        """A pipe that ends with the parent, as its processes see it."""
+        """A pipe that closes with the parent, as its processes see it."""
 
     def serve(self, announce: Callable[[str], None]) -> None:
         """Serve until SIGTERM or SIGINT."""
@@ -67,7 +67,7 @@ class ServerProcesses:
                 opened.callback(os.close, end)
             self._listen(opened)
             try:
-                for place in range(self._count):  # the first one brings the schema up to date
+                for place in range(self._count):  # the first one migrates the schema
                     self._start(place)
                 announce(address(self._sockets[0]))
                 self._keep_alive()
@@ -82,11 +82,11 @@ class ServerProcesses:
             self._sockets.append(listening)
 
     def _start(self, place: int, crashes: int = 0) -> None:
-        """Start a process and wait until it serves; an error where it cannot."""
+        """Start a process and wait until it serves; raises if it cannot."""
         if self._stopping:
             return
         reads, writes = os.pipe()
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # our handler is not for the process that begins
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # the child must not run our handler
         pid = os.fork()
         if pid == 0:
             os.close(reads)
@@ -102,7 +102,7 @@ class ServerProcesses:
     def _be_child(self, place: int, ready: int) -> NoReturn:
         code = 1
         try:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts us all; the parent stops us
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts all processes; the parent stops us
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             life, of_parent = self._life
@@ -120,8 +120,8 @@ class ServerProcesses:
         except ShiftworkError as error:
             try:
                 os.write(ready, msgspec.json.encode(error.as_dict(), enc_hook=str)[:MAX_REPORT_BYTES])
-            except OSError:  # it has served: the parent reads no more
-                log.error("%s", error)  # noqa: TRY400  # it says what to do, and a traceback does not
+            except OSError:  # it was already serving, so the parent has closed the pipe
+                log.error("%s", error)  # noqa: TRY400  # the message is for people; a traceback would hide it
         except BaseException:
             log.exception("server process %d failed", os.getpid())
         finally:
@@ -149,8 +149,8 @@ class ServerProcesses:
             pause -= 0.1
         try:
             self._start(ended.place, crashes)
-        except ShiftworkError as error:  # its process has ended, which is heard of next
-            log.error("%s", error)  # noqa: TRY400  # it says what to do, and a traceback does not
+        except ShiftworkError as error:  # the process has ended, so `os.wait` returns it next
+            log.error("%s", error)  # noqa: TRY400  # the message is for people; a traceback would hide it
 
     def _stop(self, *_: object) -> None:
         self._stopping = True
@@ -167,7 +167,7 @@ class ServerProcesses:
             if pid:
                 self._processes.pop(pid, None)
             elif time.monotonic() > deadline:
-                log.error("server processes %s do not end; they are killed", sorted(self._processes))
+                log.error("server processes %s do not end; killing them", sorted(self._processes))
                 for each in self._processes:
                     os.kill(each, signal.SIGKILL)
                 deadline += KILL_AFTER_SEC
@@ -180,7 +180,7 @@ def check(options: Options, count: int) -> None:
     if count < 1:
         raise InputError(f"expected 1 or more processes, got {count}", where="--processes")
     if count > 1 and options.test_clock:
-        raise InputError("a clock that callers can move is in one process", where="--test-clock")
+        raise InputError("a test clock needs a single process", where="--test-clock")
     if count > 1 and not (hasattr(os, "fork") and hasattr(socket, "SO_REUSEPORT")):
         raise InputError(
             "this system cannot share a port between processes",
@@ -190,7 +190,7 @@ def check(options: Options, count: int) -> None:
 
 
 def _options_of(options: Options, place: int) -> Options:
-    """What is done once for all is done by the first process."""
+    """The options of one process: only the first does what must be done once."""
     return (
         options
         if place == 0
@@ -199,14 +199,14 @@ def _options_of(options: Options, place: int) -> Options:
 
 
 def _error_of(report: bytes) -> ShiftworkError:
-    """What kept a process from serving."""
+    """The error that kept a process from serving."""
     with suppress(msgspec.DecodeError):
         return from_dict(msgspec.json.decode(report, type=dict[str, object]))
-    return ShiftworkError("a server process ended before it could serve", hint="Its log says why.")
+    return ShiftworkError("a server process ended before it could serve", hint="See its log.")
 
 
 def _end_with_parent(life: int) -> None:
-    """Stop as by SIGTERM once the pipe ends: the parent alone holds its other end, and never writes."""
+    """Stop as on SIGTERM once the pipe closes: only the parent holds its other end, and never writes."""
     with suppress(OSError):
         os.read(life, 1)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -14,7 +14,7 @@ _HALF, _QUARTER = 2, 4
 
 
 class Shares:
-    """Places of one kind. A workspace has at most half of them, a token a quarter; loopback without tokens has all."""
+    """A limit on one kind of stream. A workspace may use half of it, a token a quarter, loopback without tokens all."""
 
     def __init__(self, what: str, most: int) -> None:
         self.most = most
@@ -25,7 +25,7 @@ class Shares:
 
     @contextmanager
     def place(self, who: Identity = ANONYMOUS) -> Iterator[None]:
-        """Hold one place, or be refused."""
+        """Use one place inside the block; raises if none is free."""
         self.check(who)
         self._count(who, 1)
         try:

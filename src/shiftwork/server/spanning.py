@@ -1,8 +1,8 @@
-"""Workspaces for a document whose calls do not name one.
+"""Finds the workspace for a document whose calls do not name one.
 
-Aegis names a workspace when a task is created; every other call goes by the id of a task, an issue or a runtime. For
-a caller without a token, which may name any workspace, its view follows: a body may name the workspace, an id leads to
-its own, and what a runtime does concerns all of them. A token has one workspace, and nothing here applies.
+Aegis names a workspace when a task is created; every other call has only the id of a task, an issue or a runtime. For a
+caller without a token, its view does the same: a body may name the workspace, an id leads to its own, and a call of a
+runtime applies to all of them. A token belongs to one workspace, so nothing here applies to it.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FIELD = "workspace_id"
 LOOK_AGAIN_SEC = 5.0
-"""How long a claim that waits trusts that every change of the queue wakes it."""
+"""How long a waiting claim relies on being woken before it polls again."""
 
 
 def spans(view: View | None, who: Identity, named: str | None) -> bool:
-    """Whether a call that names this workspace, or none, is about all of them."""
+    """Whether a call that names this workspace, or none, applies to all of them."""
     return view is not None and view.names_workspaces and named is None and who.workspace is None
 
 
 def in_body(raw: bytes) -> str | None:
-    """The workspace that a body names; one call creates tasks in one workspace."""
+    """The workspace that a body names; a call creates tasks in one workspace only."""
     if FIELD.encode() not in raw:
         return None
     try:
         body = msgspec.json.decode(raw)
     except msgspec.DecodeError:
-        return None  # the reader of the body says what is wrong with it
+        return None  # reading the body raises the error
     each = body.get("tasks", [body]) if isinstance(body, dict) else body
     items = [item for item in each if isinstance(item, dict)] if isinstance(each, list) else []
     named = {item[FIELD] for item in items if isinstance(item.get(FIELD), str)}
     if len(named) > 1:
-        raise InputError("one call creates tasks in one workspace", where=FIELD)
+        raise InputError("one call can only create tasks in one workspace", where=FIELD)
     return next(iter(named), None)
 
 
 async def of_path(queue: Queue, path: dict[str, str]) -> str | None:
-    """The workspace of the task or the issue that a call is about, if there is one."""
+    """The workspace of the task or issue in the path, if it exists."""
     uuid, issue = ids.parse(path.get("task_id", "")), path.get("issue_id")
     for each in queue.databases():
         found = None
@@ -81,7 +81,7 @@ async def _of_issue(tx: Tx, issue: str) -> str | None:
 
 
 async def everywhere(queue: Queue, *, answering: bool = False) -> list[Queue]:
-    """The same caller in each workspace, or in those whose database answers. A repeated request is known in each."""
+    """The caller's queue in each workspace whose database answers. Each recognizes a repeated request."""
     names = {queue.workspace}
     for each in queue.databases():
         try:
@@ -101,12 +101,12 @@ def _in(queue: Queue, workspace: str) -> Queue:
 async def claim(
     queue: Queue, hub: Hub, wait_sec: float, verb: Callable[[Queue], Awaitable[ClaimResult]]
 ) -> tuple[Queue, ClaimResult]:
-    """The first work that any workspace has, and where it is; no workspace is always asked first."""
+    """Claim from the first workspace with work; the order varies, so that none is always first."""
     deadline = asyncio.get_running_loop().time() + wait_sec
     async with hub.listen() as listener:
         while True:
             listener.woken.clear()
-            queues = await everywhere(queue, answering=True)  # one may be new
+            queues = await everywhere(queue, answering=True)  # a workspace may be new
             where, answer = await _poll(random.sample(queues, len(queues)), verb)
             left = deadline - asyncio.get_running_loop().time()
             if answer.assignments or left <= 0:
@@ -119,7 +119,7 @@ async def claim(
 
 
 async def _poll(queues: Sequence[Queue], verb: Callable[[Queue], Awaitable[ClaimResult]]) -> tuple[Queue, ClaimResult]:
-    """An agent that one workspace turns away may be welcome in another."""
+    """Try each workspace: an agent that one refuses may be accepted by another."""
     answers: list[tuple[Queue, ClaimResult]] = []
     refusal: ShiftworkError | None = None
     for queue in queues:
@@ -136,7 +136,7 @@ async def _poll(queues: Sequence[Queue], verb: Callable[[Queue], Awaitable[Claim
 
 
 async def tasks(queues: Sequence[Queue], *, limit: int, newest: bool, **filters: Any) -> Page:
-    """A page of tasks by their ids, which sort by creation in all workspaces alike."""
+    """A page of tasks across workspaces, by their ids, which sort by creation."""
     pages = [await queue.tasks.list(limit=limit, newest=newest, **filters) for queue in queues]
     found: list[Task] = sorted((task for page in pages for task in page.tasks), key=lambda t: t.id, reverse=newest)
     more = len(found) > limit or any(page.next for page in pages)

@@ -1,4 +1,4 @@
-"""What the whole server shares: the open queue, who is let in, and the end of its life."""
+"""State shared by the whole server: the open queue, authentication, and shutdown."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from shiftwork.server.shares import Shares
 from shiftwork.views.view import View
 
 MAX_WAITING = 8000
-"""Claims that wait for work: each holds a connection, and some are left for all other calls."""
+"""The maximum number of waiting claims: each holds a connection, and other calls need some, too."""
 
 
 class MovableClock:
-    """Real time, and whatever an observer has moved it on by."""
+    """Real time plus the time by which a test has advanced it."""
 
     def __init__(self) -> None:
         self.ahead_sec = 0.0
         self.moves: dict[str, tuple[str, Any]] = {}
-        """By their Idempotency-Key: what was asked, and what was answered."""
+        """Requests and their answers, by Idempotency-Key."""
 
     def __call__(self) -> float:
         return time.time() + self.ahead_sec
@@ -38,7 +38,7 @@ class MovableClock:
 
 
 class ServerState:
-    """One running server."""
+    """The state of one running server."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class ServerState:
     ) -> None:
         self.queue = queue
         self.view = view
-        """In whose names callers are answered who name no view; None for our own."""
+        """The view of answers to callers that name none; None for our own names."""
         self.claim_folders = frozenset(Path(folder).resolve() for folder in claim_folders)
-        """Those that callers may name in the setting `claim_folder`: this process writes into them."""
+        """The folders that callers may name in the setting `claim_folder`: this process writes into them."""
         self.authenticator = Authenticator(queue.find_token, tokens=tokens)
         self.clock = clock
-        """Moved by anyone who tests against this server; None where time is real."""
+        """The test clock; None if time is real."""
         self.stopping = asyncio.Event()
-        """Long polls are answered and streams end once it is set."""
+        """Set when the server stops: long polls are then answered, and streams end."""
         self.reads: set[asyncio.Timeout] = set()
-        """How long each body is waited for that has not come yet."""
+        """The timeouts of request bodies that have not arrived yet."""
         self.hubs = {each.engine.store: Hub(each.engine.store, self.stopping) for each in queue.databases()}
         self.waits = Shares("waiting calls", MAX_WAITING)
         self.latencies = Latencies()
@@ -69,7 +69,7 @@ class ServerState:
 
     @property
     def hub(self) -> Hub:
-        """Who reads the log of the database that the server's own workspace is in."""
+        """The reader of the log in the database of the server's own workspace."""
         return self.hubs[self.queue.engine.store]
 
     def hub_of(self, workspace: str | None) -> Hub:
@@ -77,22 +77,22 @@ class ServerState:
         return self.hub if workspace is None else self.hubs[self.queue.in_workspace(workspace).engine.store]
 
     def nudge(self) -> None:
-        """Something was written just now: all listeners hear of it at once."""
+        """Make all hubs poll now, because events were just written."""
         for hub in self.hubs.values():
             hub.nudge()
 
     def new_request_id(self) -> str:
-        """This server's name and a number: a random one each took a system call."""
+        """A request id from this server's name and a counter: a random one would cost a system call."""
         return f"{self._name}{next(self._numbers):08x}"
 
     def view_for(self, named: str | None) -> View | None:
-        """The view that a call names, or else the server's own."""
+        """The view that a call names, otherwise the server's own."""
         return self.view if named is None else views.chosen(named)
 
     def stop(self) -> None:
-        """No one is waited for any longer. Called from the loop that serves, also by the handler of a signal."""
+        """End all waiting. Call it from the serving loop; a signal handler may do so, too."""
         self.stopping.set()
-        # A signal may come while the loop sorts its timers: they are touched in the loop's own time.
+        # A signal may arrive while the loop sorts its timers, so change them in a callback of the loop.
         asyncio.get_running_loop().call_soon_threadsafe(self._end_reads)
 
     def _end_reads(self) -> None:

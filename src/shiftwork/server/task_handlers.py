@@ -21,7 +21,7 @@ from shiftwork.server.handlers import serves
 from shiftwork.server.request_context import RequestContext, plain
 
 STEADY = frozenset({"base", "dependency", "type"})
-"""The parts of a priority that do not come from a clock."""
+"""The parts of a priority that do not change with time."""
 FILTERS = operation_of(Tasks.list).parameters.names
 
 
@@ -33,7 +33,7 @@ async def submit(context: RequestContext, body: Any) -> Any:
 
 
 async def _submit_in_view(context: RequestContext, body: dict[str, Any] | list[dict[str, Any]]) -> Any:
-    """In a document's names; the answer is the whole task, as its reader knows it."""
+    """Submit under a document's names; the answer is the whole task in the document's form."""
     dag_id = _dag_to_join(context, body)
     if isinstance(body, list):
         tasks = [context.ours(fields, place) for place, fields in enumerate(body)]
@@ -47,26 +47,26 @@ async def _submit_in_view(context: RequestContext, body: dict[str, Any] | list[d
 
 
 def _dag_to_join(context: RequestContext, body: dict[str, Any] | list[dict[str, Any]]) -> str | None:
-    """The DAG that new tasks are to be part of; a record that was read before names the one it is in."""
+    """The DAG that new tasks join. A record read earlier and sent back names its own DAG, which does not count."""
     assert context.view is not None
     tasks = body if isinstance(body, list) else [body]
     if not context.view.shows("dag_id") or any(context.view.is_echo(fields) for fields in tasks):
         return None
     named = {fields.pop("dag_id", None) for fields in tasks}
     if len(named) > 1:
-        raise InputError("one call adds tasks to one DAG", where="dag_id")
-    return check.read(next(iter(named), None), Name | None, "dag_id")  # type: ignore[arg-type]  # a union is a kind
+        raise InputError("one call can only add tasks to one DAG", where="dag_id")
+    return check.read(next(iter(named), None), Name | None, "dag_id")  # type: ignore[arg-type]  # a union is also a type
 
 
 @serves(Everyday.get)
 async def get_task(context: RequestContext) -> Response:
     task = await context.queue.get(context.path["task_id"])
-    return with_tag(context, await context.renamed(context.task(task)), _timeless(task), version=task.version)
+    return with_tag(context, await context.with_names(context.task(task)), _timeless(task), version=task.version)
 
 
 @serves(Results.result)
 async def result(context: RequestContext) -> Any:
-    """In a view: the outcome of the last attempt, also where it failed, as the documents have it."""
+    """Answer with the result; in a view, with the outcome of the last attempt, even a failed one, as documents do."""
     task_id, wait = context.path["task_id"], context.query.wait
     if context.view is None:
         return await _waited(context, operation_of(Results.result), {"task_id": task_id, "wait": wait})
@@ -86,12 +86,12 @@ async def dag_result(context: RequestContext) -> Any:
 
 
 async def _waited(context: RequestContext, operation: Operation, values: dict[str, Any]) -> Any:
-    """What a call that may wait answers; a server about to stop answers with what is there."""
+    """Run a call that may wait; if the server is stopping, it answers immediately."""
     executor = context.queue.executor
     if values["wait"]:
-        await reading.body(context.request)  # behind it, the next thing heard is that the caller has gone
+        await reading.body(context.request)  # after the body, the only other message is a disconnect
         with context.state.waits.place(context.who):
-            found = await context.while_wanted(executor.execute(operation, values))
+            found = await context.unless_disconnected(executor.execute(operation, values))
         if found is not None:
             return found
     return await executor.execute(operation, {**values, "wait": 0})
@@ -100,22 +100,22 @@ async def _waited(context: RequestContext, operation: Operation, values: dict[st
 @serves(Tasks.list)
 async def list_tasks(context: RequestContext) -> Response:
     wanted = {name: getattr(context.query, name) for name in FILTERS}
-    given = context.query.status
-    words = [given] if isinstance(given, str) else given or []
+    named = context.query.status
+    words = [named] if isinstance(named, str) else named or []
     statuses = [status for word in words for status in word.split(",") if status]
     if context.view is not None and statuses:
         statuses = sorted({str(state) for word in statuses for state in context.view.statuses_in(word)})
-        if not statuses:  # the document has a word for a state that no task rests in
+        if not statuses:  # a state of the document in which no task is ever stored
             return with_tag(context, {"tasks": [], "next": None}, None)
     page = await spanning.tasks(context.queues, **{**wanted, "status": statuses})
-    shown = (
-        page if context.view is None else await context.renamed({"tasks": context.tasks(page.tasks), "next": page.next})
-    )
+    shown: Any = page
+    if context.view is not None:
+        shown = await context.with_names({"tasks": context.tasks(page.tasks), "next": page.next})
     return with_tag(context, shown, (list(map(_timeless, page.tasks)), page.next))
 
 
 def _timeless(task: Task) -> Task:
-    """A task without what time alone changes: with its age in it, no answer would ever be the same as the last."""
+    """The task without fields that change with time, which would give every answer another ETag."""
     parts = {name: value for name, value in task.priority_parts.items() if name in STEADY}
     return msgspec.structs.replace(task, age_minutes=0, effective_priority=0, priority_tier="", priority_parts=parts)
 
@@ -137,9 +137,9 @@ async def list_dags(context: RequestContext) -> Response:
 
 
 def with_tag(context: RequestContext, shown: Any, compared: Any, version: int | None = None) -> Response:
-    """An answer that a poller need not read again while all that is `compared` is as it was."""
-    asked = f"{context.query}{views.name_of(context.view)}".encode()
-    digest = hashlib.sha256(msgspec.json.encode(compared) + asked).hexdigest()[:16]
+    """An answer with an ETag of `compared`: a poller gets 304 while that is unchanged."""
+    request = f"{context.query}{views.name_of(context.view)}".encode()
+    digest = hashlib.sha256(msgspec.json.encode(compared) + request).hexdigest()[:16]
     tag = f'W/"{digest}"' if version is None else f'W/"{version}-{digest}"'
     known = [each.strip().removeprefix("W/") for each in context.request.headers.get("if-none-match", "").split(",")]
     if tag.removeprefix("W/") in known:

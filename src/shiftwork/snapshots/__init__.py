@@ -1,1 +1,1 @@
-"""Whole queues: read at one moment, kept in a file, written into an empty database of either kind."""
+"""Snapshots: a whole queue read at one moment, stored in a file, and restored into an empty database of either kind."""

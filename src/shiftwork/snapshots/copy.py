@@ -1,4 +1,4 @@
-"""Fills an empty queue from another queue or from a snapshot, all or nothing, and checks what came."""
+"""Copies a queue or a snapshot into an empty queue, all or nothing, and verifies the copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shiftwork.store.opening import open_store
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """What came over: rows by table, and the checksum of all of them."""
+    """The copied rows per table, and the checksum of all rows."""
 
     counts: dict[str, int]
     checksum: str
@@ -25,7 +25,7 @@ class Copied(msgspec.Struct, frozen=True):
 
 
 async def copy(source_url: str, target_url: str, *, verify: bool = False, progress: Progress | None = None) -> Copied:
-    """Write a whole queue, at this moment, into an empty one. `verify` reads it back before it is kept."""
+    """Copy a whole queue, as it is now, into an empty one. `verify` reads the copy back before it is committed."""
     async with endpoints.reading(source_url) as source:
         now = await _make(target_url)
         async with endpoints.writing(target_url) as target:
@@ -33,7 +33,7 @@ async def copy(source_url: str, target_url: str, *, verify: bool = False, progre
 
 
 async def restore(path: Path, target_url: str, *, verify: bool = False, progress: Progress | None = None) -> Copied:
-    """Write a snapshot into an empty queue, and keep it if it is what was once taken."""
+    """Restore a snapshot into an empty queue; commits only if its rows match its header."""
     async with snapshot_file.reading(path) as snapshot:
         now = await _make(target_url)
         async with endpoints.writing(target_url) as target:
@@ -44,19 +44,19 @@ async def restore(path: Path, target_url: str, *, verify: bool = False, progress
 
 
 async def save(url: str, path: Path, created_at: float, progress: Progress | None = None) -> Head:
-    """Write a whole queue, at this moment, into a file."""
+    """Write a whole queue, as it is now, into a file."""
     async with endpoints.reading(url) as source:
         return await snapshot_file.write(source, path, created_at, progress)
 
 
 async def checksum(url: str) -> Copied:
-    """What a queue holds now, and its checksum: to compare two of them at rest."""
+    """Count and hash the rows of a queue, to compare two idle queues."""
     async with endpoints.reading(url) as source:
         return await _read_back(source)
 
 
 async def _make(url: str) -> float:
-    """The schema where there is none yet; the time of the store."""
+    """Create the schema if there is none; returns the store's time."""
     store = await open_store(url)
     try:
         return store.now()
@@ -88,4 +88,4 @@ async def _read_back(end: Source | Target) -> Copied:
 def _difference(sent: Copied, found: Copied) -> str:
     names = sorted(sent.counts.keys() | found.counts.keys())
     uneven = [name for name in names if sent.counts.get(name) != found.counts.get(name)]
-    return f"the copy has other rows in {', '.join(uneven)}" if uneven else "the copy has as many rows, but other ones"
+    return f"the row counts differ in {', '.join(uneven)}" if uneven else "the copy has different rows"

@@ -10,13 +10,13 @@ from shiftwork.snapshots.row_batches import Source, Target
 
 
 def reading(url: str) -> AbstractAsyncContextManager[Source]:
-    """A queue to read, all of it as it is at one moment."""
+    """Open a queue to read all of it at one moment."""
     opened: AbstractAsyncContextManager[Source] = _kind(url).reading(url)
     return opened
 
 
 def writing(url: str) -> AbstractAsyncContextManager[Target]:
-    """A queue to fill, which has the schema and no content; all of it is kept at the end, or nothing."""
+    """Open a queue to fill, with a schema but no content; commits everything at the end, or nothing."""
     opened: AbstractAsyncContextManager[Target] = _kind(url).writing(url)
     return opened
 
@@ -24,12 +24,12 @@ def writing(url: str) -> AbstractAsyncContextManager[Target]:
 def _kind(url: str) -> ModuleType:
     scheme = url.partition("://")[0]
     if scheme == "sqlite":
-        from shiftwork.snapshots import sqlite_copy  # noqa: PLC0415  # only what is used is loaded
+        from shiftwork.snapshots import sqlite_copy  # noqa: PLC0415  # loaded only if used
 
         return sqlite_copy
     if scheme in {"postgresql", "postgres"}:
         try:
-            from shiftwork.snapshots import postgres_copy  # noqa: PLC0415  # an extra
+            from shiftwork.snapshots import postgres_copy  # noqa: PLC0415  # an optional extra
         except ImportError as error:
             raise StoreUnsuitable(
                 "the PostgreSQL driver is not installed", hint="pip install 'shiftwork[postgres]'"

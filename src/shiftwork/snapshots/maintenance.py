@@ -16,7 +16,7 @@ CALLER = Caller("maintenance:snapshot")
 
 
 async def is_ours(tx: Tx, engine: Engine) -> Counts | None:
-    """None where this process takes no snapshots, and leaves the turn to one that does."""
+    """None if this process takes no snapshots, so that another one runs the job."""
     return {} if are_ours(engine, (await engine.settings_cache.load(tx, "default")).settings()) else None
 
 
@@ -26,7 +26,7 @@ def are_ours(engine: Engine, settings: Settings) -> bool:
 
 
 async def take(engine: Engine) -> Counts:
-    """Take a snapshot, and remove those that are too many."""
+    """Take a snapshot, and remove the oldest ones beyond the limit."""
     failure: ShiftworkError | None = None
     try:
         await _take(engine)

@@ -1,4 +1,4 @@
-"""Snapshots as they are shown."""
+"""Snapshots, as callers see them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The whole queue, all its workspaces, as it was at `created_at`."""
+    """The whole queue, with all its workspaces, at `created_at`."""
 
     name: str
     created_at: float

@@ -13,7 +13,7 @@ from shiftwork.snapshots.snapshot_folder import SnapshotFile, SnapshotFolder, na
 from shiftwork.store.store import Tx
 
 ALERTED_WORKSPACE = "default"
-"""A snapshot is of all workspaces; one of them gets the event when it fails."""
+"""The workspace that gets the event of a failed snapshot, which concerns all workspaces."""
 
 
 @implements(Snapshots.take)
@@ -43,19 +43,19 @@ def folder_of(engine: Engine) -> SnapshotFolder:
 
 
 async def begin(tx: Tx, _engine: Engine, _caller: Caller) -> str:
-    """The name of the snapshot that is taken now; a request that is sent again gets the same."""
-    return name_at(tx.now, asked=True)
+    """The name of the snapshot to take; a repeated request gets the same name."""
+    return name_at(tx.now, requested=True)
 
 
 async def prune(engine: Engine, now: float) -> None:
-    """Remove the snapshots that are too many and old enough, in the words of the workspace `default`."""
+    """Remove old snapshots beyond the limits in the settings of the workspace `default`."""
     kept = (await engine.settings_cache.get(engine.store, "default")).settings().snapshots
     since = None if kept.keep_sec is None else now - kept.keep_sec
     await folder_of(engine).keep(kept.keep, since)
 
 
 async def taken(tx: Tx, engine: Engine, caller: Caller, workspace: str, made: Snapshot) -> Snapshot:
-    """Note who took a snapshot; that an earlier one failed is over."""
+    """Record who took a snapshot, and end the alert about an earlier failure."""
     work = UnitOfWork(tx, engine, caller)
     work.emit_for(workspace, "snapshot_taken", data={"name": made.name, "size": made.size, "checksum": made.checksum})
     await compare(work, ALERTED_WORKSPACE, "snapshot", [])
@@ -64,7 +64,7 @@ async def taken(tx: Tx, engine: Engine, caller: Caller, workspace: str, made: Sn
 
 
 async def record_result(tx: Tx, engine: Engine, caller: Caller, failure: ShiftworkError | None) -> None:
-    """Tell that snapshots fail, once, and once that it is over."""
+    """Emit one event when snapshots start to fail, and one when they work again."""
     found = [] if failure is None else [Finding("snapshot", "snapshot_failed", {"error": failure.what})]
     work = UnitOfWork(tx, engine, caller)
     await compare(work, ALERTED_WORKSPACE, "snapshot", found)

@@ -1,4 +1,4 @@
-"""A queue in PostgreSQL as one end of a copy: one transaction, read through cursors or written by COPY."""
+"""A PostgreSQL queue as one end of a copy: one transaction, read through cursors or written with COPY."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RESTORED = "insert into duties (name, due_at, last_run_at, counts, runs) values
 
 @asynccontextmanager
 async def reading(url: str) -> AsyncIterator[PostgresEnd]:
-    """The queue as it is at this moment."""
+    """Open the queue for reading, as it is now."""
     async with _connected(url) as (connection, schema):
         with _translated():
             end = await _begin_reading(connection, schema)
@@ -38,7 +38,7 @@ async def reading(url: str) -> AsyncIterator[PostgresEnd]:
 
 @asynccontextmanager
 async def writing(url: str) -> AsyncIterator[PostgresEnd]:
-    """An empty queue; what is written is there when the block ends without an error, and else nothing of it."""
+    """Open an empty queue for writing; commits if the block ends without an error."""
     async with _connected(url) as (connection, schema):
         with _translated():
             end = await _begin_writing(connection, schema)
@@ -50,11 +50,11 @@ async def writing(url: str) -> AsyncIterator[PostgresEnd]:
 
 @asynccontextmanager
 async def _connected(url: str) -> AsyncIterator[tuple[Any, str]]:
-    """A connection to the database, and the schema of the queue there."""
+    """A connection to the database, and the queue's schema in it."""
     dsn, options = split_url(url)
     with _translated():
-        # No statement is kept on the server: a pooler may hand the connection on.
-        # Under another name, as no one may end it while its other end is slow.
+        # No prepared statements: a pooler may switch connections.
+        # A different name, so that the connection is not ended while the other end is slow.
         name = {"application_name": "shiftwork copy"}
         connection = await open_connection(dsn, statement_cache_size=0, server_settings=name)
     try:
@@ -62,7 +62,7 @@ async def _connected(url: str) -> AsyncIterator[tuple[Any, str]]:
             schema = options.get("schema") or await default_schema(connection)
         yield connection, schema
     finally:
-        connection.terminate()  # ends a transaction that was not committed, whatever state it is in
+        connection.terminate()  # rolls back an open transaction, whatever its state
 
 
 @contextmanager
@@ -87,7 +87,7 @@ async def _begin_writing(connection: Any, schema: str) -> PostgresEnd:
     for table in tables():
         place = _place(schema, table)
         if table.name in SHARED_TABLES:
-            await connection.execute(f"delete from {place}")  # noqa: S608  # a name of our own
+            await connection.execute(f"delete from {place}")  # noqa: S608  # our own table name
         elif await connection.fetchval(f"select exists (select 1 from {place})"):  # noqa: S608  # likewise
             raise StoreNotEmpty(f"the queue is not empty: it has rows in {table.name}", where=table.name)
     return PostgresEnd(connection, schema, (), {})
@@ -98,12 +98,12 @@ def _place(schema: str, table: Table) -> str:
 
 
 def _readable(schema: str, table: Table) -> str:
-    """Where the rows of a table are as every queue has them: those of events may be many in one here."""
+    """The source of a table's rows in the common format: here, one row can store several events."""
     return f"{quoted(schema)}.{SINGLE_EVENTS}" if table.name == "events" else _place(schema, table)
 
 
 async def _numbers(connection: Any, schema: str) -> dict[str, int]:
-    """A sequence stands outside of transactions: it may be ahead of the rows, never behind."""
+    """Sequences are not transactional: they can be ahead of the rows, never behind."""
     found = {}
     for table in tables():
         if table.number is not None:
@@ -119,7 +119,7 @@ async def _sequence(connection: Any, schema: str, table: Table) -> str:
 
 
 class PostgresEnd:
-    """A transaction that is open on the whole queue."""
+    """An open transaction on the whole queue."""
 
     def __init__(self, connection: Any, home: str, schema: Schema, numbers: dict[str, int]) -> None:
         self.schema = schema

@@ -1,4 +1,4 @@
-"""The content of a queue as it travels: batches of rows, and a checksum that does not depend on their order.
+"""The transfer format of a queue: batches of rows, and a checksum that does not depend on their order.
 
 The same content has the same checksum in SQLite, in PostgreSQL and in a file.
 """
@@ -19,7 +19,7 @@ T = TypeVar("T")
 Row = Sequence[Any]
 Schema = tuple[tuple[int, str, str], ...]
 Progress = Callable[[str, int], None]
-"""Called with each batch: its table, and how many rows have passed in all."""
+"""Called after each batch with its table and the total number of rows so far."""
 
 MIN_COUNT, MAX_COUNT = 16, 2_000
 BATCH_BYTES = 1 << 20
@@ -28,7 +28,7 @@ _ENCODE = msgspec.msgpack.Encoder().encode
 
 
 class Batch(NamedTuple):
-    """Some rows of one table, also as they are written and counted."""
+    """Some rows of one table, with their encoded form."""
 
     table: Table
     rows: Sequence[Row]
@@ -36,31 +36,31 @@ class Batch(NamedTuple):
 
 
 class Source(Protocol):
-    """A queue that is read at one moment, whatever is written to it meanwhile."""
+    """A queue read at one moment, regardless of concurrent writes."""
 
     schema: Schema
     numbers: dict[str, int]
-    """The last number that each numbered table has given, also where its row is gone."""
+    """The last number assigned in each numbered table, even if its row was deleted."""
 
     def batches(self) -> AsyncIterator[Batch]:
         """All rows of all tables."""
 
 
 class Target(Protocol):
-    """An empty queue that is being filled: whole once all is done, and empty again if anything fails."""
+    """An empty queue that is being filled: complete at the end, or empty again after any failure."""
 
     async def write(self, batch: Batch) -> None:
         """Write some rows."""
 
     async def finish(self, numbers: dict[str, int], counts: dict[str, int], now: float) -> None:
-        """Go on numbering where the source was, and note that all of this came in now."""
+        """Continue the source's numbering, and record the restore."""
 
     def batches(self) -> AsyncIterator[Batch]:
-        """What was written, read back."""
+        """Read back what was written."""
 
 
 class BatchSize:
-    """How many rows the next batch has: about a mebibyte of them, however wide they are."""
+    """The number of rows in the next batch: about one mebibyte, whatever their width."""
 
     def __init__(self) -> None:
         self.rows = MIN_COUNT
@@ -71,7 +71,7 @@ class BatchSize:
 
 
 class Digest:
-    """Counts rows and adds up their hashes, so that no database need sort its tables alike."""
+    """Counts rows and adds up their hashes, so that the order of rows does not matter."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -92,7 +92,7 @@ class Digest:
         return sum(self.counts.values())
 
     def checksum(self) -> str:
-        """Over the names of tables and columns, how many rows there are, and what is in them."""
+        """The checksum of table and column names, row counts and contents."""
         names = sorted(self._sums)
         parts = [(name, self._columns[name], self.counts[name], f"{self._sums[name]:064x}") for name in names]
         return hashlib.sha256(_ENCODE(parts)).hexdigest()
@@ -103,7 +103,7 @@ def pack(table: Table, rows: Sequence[Row]) -> Batch:
 
 
 async def in_thread(step: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """A step that would hold up the loop. One that has begun is seen to its end, also when the caller is cancelled."""
+    """Run a blocking step in a thread. A started step runs to its end, even if the caller is cancelled."""
     running = asyncio.ensure_future(asyncio.to_thread(step, *args, **named))
     try:
         return await asyncio.shield(running)

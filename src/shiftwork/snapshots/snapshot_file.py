@@ -1,8 +1,8 @@
-"""A snapshot: one file with a head that people can read, and a compressed body of rows.
+"""A snapshot file: a human-readable header, and a compressed body of rows.
 
-The head has a fixed size, so that it can be written last, when counts and checksum are known. It holds the hash of the
-body and, in its first line, its own: a file with any byte changed is refused before a row of it is read. The checksum
-of the rows would not notice every change, as there are many ways to compress the same rows.
+The header has a fixed size, so that it can be written last, when counts and checksum are known. It contains the hash of
+the body and, in its first line, its own hash: a file with any changed byte is refused before a row is read. The
+checksum of the rows alone would miss some changes, since the same rows can be compressed in many ways.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BufferedFile = BufferedRandom | BufferedReader
 FORMAT = 1
 HEAD_BYTES = 16_384
 LEVEL = 1
-"""A snapshot is taken every minute: quick matters more than small."""
+"""The compression level: snapshots are frequent, so speed matters more than size."""
 
 PART = ".part"
 _READ = 1 << 18
@@ -38,17 +38,17 @@ _MAGIC = "shiftwork snapshot"
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot is of."""
+    """The header of a snapshot."""
 
     created_at: float
-    """The store's time at which the queue was as it is here."""
+    """The store's time of the snapshot."""
 
     schema: Schema
     counts: dict[str, int]
     numbers: dict[str, int]
     checksum: str
     body: str | None = None
-    """The hash of all that follows the head. Files that were written before there was one have none."""
+    """The hash of everything after the header; None in files of older versions."""
 
     @property
     def schema_name(self) -> str:
@@ -63,7 +63,7 @@ class Frame(msgspec.Struct, array_like=True, frozen=True):
 
 
 async def write(source: Source, path: Path, created_at: float, progress: Progress | None = None) -> Head:
-    """Write all of a queue into a file, which is there when it is whole and on the disk, and else not at all."""
+    """Write a whole queue into a file, which appears only when it is complete and on disk."""
     part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     with _reporting_errors(path):
         try:
@@ -100,7 +100,7 @@ async def _write(source: Source, part: Path, created_at: float, progress: Progre
 
 
 def _create(part: Path) -> int:
-    """For its owner alone: a queue may hold anything, and the hashes of its tokens besides."""
+    """Create a file readable only by its owner: a queue contains private data and token hashes."""
     return os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
 
 
@@ -115,7 +115,7 @@ def _frame(table: str, rows: list[msgspec.Raw]) -> bytes:
 
 
 def _body_hash(file: BufferedFile) -> str:
-    """Of all that follows the head, where the file then stands again."""
+    """Hash everything after the header, and seek back to its end."""
     file.seek(HEAD_BYTES)
     found = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(HEAD_BYTES)
@@ -127,7 +127,7 @@ def _write_head(head: Head) -> bytes:
     rest = text.ljust(HEAD_BYTES - len(_first_line(b"")) - 1) + b"\n"
     whole = _first_line(rest) + rest
     if len(whole) != HEAD_BYTES:
-        raise SnapshotFailed(f"the head of the snapshot takes {len(text)} bytes, more than there is room for")
+        raise SnapshotFailed(f"the header of the snapshot needs {len(text)} bytes, which is too much")
     return whole
 
 
@@ -136,7 +136,7 @@ def _first_line(rest: bytes) -> bytes:
 
 
 def _move(part: Path, path: Path) -> None:
-    """In its place, for good: also the folder's entry is on the disk."""
+    """Move the file to its place durably, including the folder's entry."""
     crash_points.reach("before placing a snapshot")
     part.replace(path)
     crash_points.reach("after placing a snapshot")
@@ -156,7 +156,7 @@ def _reporting_errors(path: Path) -> Iterator[None]:
 
 
 def read_head(path: Path) -> Head:
-    """What a file is a snapshot of."""
+    """Read the header of a snapshot."""
     with _opened(path) as file:
         return _read_head(file, path)
 
@@ -170,7 +170,7 @@ def _read_head(file: BufferedFile, path: Path) -> Head:
     if words[1].isdecimal() and int(words[1]) > FORMAT:
         raise StoreNewer(f"{path} was written by a newer Shiftwork", where=str(path), hint="Upgrade this program.")
     if len(raw) != HEAD_BYTES or _first_line(rest).rstrip() != first:
-        raise SnapshotDamaged(f"the head of {path} was changed or cut off", where=str(path))
+        raise SnapshotDamaged(f"the header of {path} was changed or truncated", where=str(path))
     return msgspec.json.decode(rest, type=Head)
 
 
@@ -185,17 +185,17 @@ def _opened(path: Path) -> Iterator[BufferedFile]:
 
 @asynccontextmanager
 async def reading(path: Path) -> AsyncIterator[Snapshot]:
-    """A snapshot of this version's schema, to be read from its beginning."""
+    """Open a snapshot with this version's schema for reading."""
     with _opened(path) as file:
         head = _read_head(file, path)
         refuse_other_schema(head, path)
         if head.body is not None and head.body != await in_thread(_body_hash, file):
-            raise SnapshotDamaged(f"{path} was changed or cut off", where=str(path))
+            raise SnapshotDamaged(f"{path} was changed or truncated", where=str(path))
         yield Snapshot(file, path, head)
 
 
 def refuse_other_schema(head: Head, path: Path) -> None:
-    """Rows are read as they were written, so both ends must have the same tables."""
+    """Refuse a snapshot with other tables than this version's, since rows are not converted."""
     ours = tuple((m.number, m.name, m.checksum) for m in migrate.sources())
     if migrate.is_same_schema(head.schema, ours):
         return
@@ -215,7 +215,7 @@ def refuse_other_schema(head: Head, path: Path) -> None:
 
 
 class Snapshot:
-    """A file as the source of a copy. What it says is checked to its end before the copy is kept."""
+    """A file as the source of a copy. It is verified to its end before the copy is committed."""
 
     def __init__(self, file: BufferedFile, path: Path, head: Head) -> None:
         self.head = head
@@ -229,7 +229,7 @@ class Snapshot:
 
 
 class _Body:
-    """The rows of a file, one frame after the other."""
+    """The rows of a file, frame by frame."""
 
     def __init__(self, file: BufferedFile, path: Path) -> None:
         self._file = file
@@ -253,7 +253,7 @@ class _Body:
             raise self._damaged() from None
 
     def _check_end(self) -> None:
-        """The compressed stream checks itself once it is read to its end, after which there is nothing."""
+        """Read to the end, where the compressed stream verifies itself and nothing may follow."""
         while not self._packer.eof:
             if self._more():
                 raise self._damaged()
@@ -277,4 +277,4 @@ class _Body:
         return self._packer.decompress(raw, _READ)
 
     def _damaged(self) -> SnapshotDamaged:
-        return SnapshotDamaged(f"{self._path} was changed or cut off", where=str(self._path))
+        return SnapshotDamaged(f"{self._path} was changed or truncated", where=str(self._path))

@@ -1,4 +1,4 @@
-"""A queue in SQLite as one end of a copy: one transaction, read or written in batches on a thread."""
+"""A SQLite queue as one end of a copy: one transaction, read or written in batches in a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUSY_MS = 10_000
 
 @asynccontextmanager
 async def reading(url: str) -> AsyncIterator[SqliteEnd]:
-    """The queue as it is at this moment."""
+    """Open the queue for reading, as it is now."""
     async with _connected(_path(url), apsw.SQLITE_OPEN_READONLY) as connection:
         with _translated():
             end = await in_thread(_begin_reading, connection)
@@ -30,7 +30,7 @@ async def reading(url: str) -> AsyncIterator[SqliteEnd]:
 
 @asynccontextmanager
 async def writing(url: str) -> AsyncIterator[SqliteEnd]:
-    """An empty queue; what is written is there when the block ends without an error, and else nothing of it."""
+    """Open an empty queue for writing; commits if the block ends without an error."""
     async with _connected(_path(url), apsw.SQLITE_OPEN_READWRITE) as connection:
         with _translated():
             end = await in_thread(_begin_writing, connection)
@@ -42,7 +42,7 @@ async def writing(url: str) -> AsyncIterator[SqliteEnd]:
 def _path(url: str) -> Path:
     name = url.partition("://")[2].removeprefix("/")
     if name in {"", ":memory:"}:
-        raise InputError("a queue in memory can be read by its own process alone", where="store", hint="Name a file.")
+        raise InputError("a queue in memory can only be read by its own process", where="store", hint="Name a file.")
     path = Path(name).absolute()
     if not path.exists():
         raise StoreUnavailable(f"there is no queue at {path}", where=str(path), hint="Check the path.")
@@ -57,7 +57,7 @@ async def _connected(path: Path, flags: int) -> AsyncIterator[apsw.Connection]:
         connection.set_busy_timeout(BUSY_MS)
         yield connection
     finally:
-        await in_thread(connection.close)  # ends a transaction that was not committed
+        await in_thread(connection.close)  # rolls back an open transaction
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def _translated() -> Iterator[None]:
 def _begin_reading(connection: apsw.Connection) -> SqliteEnd:
     connection.execute("begin")
     if not list(connection.execute("select 1 from sqlite_schema where name = 'migrations'")):
-        raise StoreUnsuitable("the file holds no queue", hint="Check the path.")
+        raise StoreUnsuitable("the file contains no queue", hint="Check the path.")
     schema = tuple(connection.execute("select number, name, checksum from migrations order by number"))
     migrate.refuse_other("sqlite", schema)
     return SqliteEnd(connection, schema)
@@ -82,14 +82,14 @@ def _begin_writing(connection: apsw.Connection) -> SqliteEnd:
     connection.execute("begin immediate")
     for table in tables():
         if table.name in SHARED_TABLES:
-            connection.execute(f"delete from {table.name}")  # noqa: S608  # a name of our own
+            connection.execute(f"delete from {table.name}")  # noqa: S608  # our own table name
         elif list(connection.execute(f"select 1 from {table.name} limit 1")):  # noqa: S608  # likewise
             raise StoreNotEmpty(f"the queue is not empty: it has rows in {table.name}", where=table.name)
     return SqliteEnd(connection, ())
 
 
 class SqliteEnd:
-    """A transaction that is open on the whole queue."""
+    """An open transaction on the whole queue."""
 
     def __init__(self, connection: apsw.Connection, schema: Schema) -> None:
         self.schema = schema
@@ -143,7 +143,7 @@ def _next(table: Table, rows: Iterator[Row], pace: BatchSize) -> Batch | None:
 
 
 def _with_booleans(rows: list[Row], places: tuple[int, ...]) -> list[Row]:
-    """SQLite keeps numbers for them."""
+    """Convert booleans, which SQLite stores as numbers."""
     if not places:
         return rows
     changed = [list(row) for row in rows]

@@ -1,1 +1,1 @@
-"""Instructions for the holder of a task, sent while it works."""
+"""Instructions to the agent that holds a task, sent while it works."""

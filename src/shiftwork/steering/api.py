@@ -1,4 +1,4 @@
-"""Steering, as callers see it: say something to a task's holder, and what a holder does with it."""
+"""Steering, as callers see it: send instructions to the agent that holds a task, and read them under its claim."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Seq = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class Steering(Namespace, name="", group="Tasks"):
-    """What is said to running work."""
+    """Instructions to running work."""
 
     @operation("POST /api/tasks/{task_id}/instructions", "operate", status=201, errors=(NotFound, WrongState))
     async def tell(self, task_id: Name, text: Words) -> Instruction:
         """Send an instruction to the agent that holds a task, or that claims it next.
 
-        It comes with the answer to the next heartbeat, in order, until it is acknowledged. A later attempt gets all
-        instructions of the task again. A completed or cancelled task takes none.
+        Each heartbeat's answer brings it, in order, until it is acknowledged. A later attempt gets all instructions of
+        the task again. A completed or cancelled task accepts none.
         """
 
 
@@ -37,19 +37,19 @@ class TaskInstructions(Namespace, name="tasks", group="Tasks"):
     async def instructions(
         self, task_id: Name, *, after: Seq = 0, limit: Annotated[int, Meta(ge=1, le=MAX_INSTRUCTIONS)] = 100
     ) -> list[Instruction]:
-        """Return what was sent to the holders of a task, in order, and whether each was delivered and acknowledged."""
+        """Return the instructions sent to a task, in order, and whether each was delivered and acknowledged."""
 
 
 class Inbox(Namespace, name="claims", group="Working"):
-    """The instructions of the task that a claim holds."""
+    """The instructions of a claimed task."""
 
     @operation("POST /api/tasks/{task_id}/inbox", "work", key="never", envelope="instructions", errors=HOLDING)
     async def inbox(self, token: ClaimToken, *, after: Seq = 0) -> list[Instruction]:
-        """Return all instructions of the task that is held, also those that an earlier attempt has acknowledged.
+        """Return all instructions of the claimed task, including those that an earlier attempt acknowledged.
 
-        Ask at the start of an attempt; later ones come with heartbeats.
+        Call it at the start of an attempt; later instructions come with heartbeats.
         """
 
     @operation("POST /api/tasks/{task_id}/inbox/acknowledge", "work", key="never", errors=HOLDING)
     async def acknowledge(self, token: ClaimToken, seq: Seq) -> Outcome:
-        """Say that the instructions up to this number are read: heartbeats no longer bring them."""
+        """Acknowledge the instructions up to this number; heartbeats no longer bring them."""

@@ -1,4 +1,4 @@
-"""Hands open instructions to those who hold their tasks, with the answer to a heartbeat."""
+"""Delivers open instructions to the holders of their tasks in the answer to a heartbeat."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def instruction(row: Row, status_of_task: str = "") -> Instruction:
 async def with_heartbeat(
     tx: Tx, engine: Engine, caller: Caller, claims: Iterable[Claimed]
 ) -> dict[str, list[Instruction]]:
-    """What waits for each of these tasks, by the task's id, noted as delivered.
+    """Return the open instructions of these tasks, by task id, and record their delivery.
 
-    Asked only where `touch_runtime` has answered that the workspace has open instructions.
+    Call it only if `touch_runtime` returned that the workspace has open instructions.
     """
     held = {row["root_id"]: row for row in claims}
     found = await tx.all("open_instructions", items=[(root,) for root in sorted(held)]) if held else []
@@ -55,7 +55,7 @@ async def with_heartbeat(
 
 
 async def note_delivery(work: UnitOfWork, claim: Claimed, rows: Sequence[Row]) -> list[Instruction]:
-    """Note which of these the attempt gets for the first time; an answer that was lost is repeated without a note."""
+    """Record which of these the attempt gets for the first time; a repeat after a lost answer is not recorded."""
     fence = claim["fence"]
     new = [row for row in rows if row["fence"] != fence]
     if new:
@@ -67,7 +67,7 @@ async def note_delivery(work: UnitOfWork, claim: Claimed, rows: Sequence[Row]) -
 
 
 def add_event(work: UnitOfWork, claim: Claimed, verb: str, seqs: Sequence[int]) -> None:
-    """The texts stay out of the log: a purge removes them."""
+    """Add an event without the texts, so that a purge can remove them."""
     actor = work.caller.actor if work.caller.actor != "system" else f"agent:{claim['agent_id']}"
     work.add_event(
         NewEvent(

@@ -1,4 +1,4 @@
-"""Closes the instructions of tasks that have ended, so that heartbeats of others do not look for them."""
+"""Closes the instructions of tasks that have ended, so that heartbeats need not look for them."""
 
 from __future__ import annotations
 

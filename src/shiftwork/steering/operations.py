@@ -21,12 +21,12 @@ from shiftwork.store.store import Tx
 async def tell(call: Call, task_id: str, text: str) -> Instruction:
     check.text(text, "text")
     if not text.strip():
-        raise InputError("must say something", where="text")
+        raise InputError("must not be empty", where="text")
     return await call.run(_tell, await call.find(task_id), text)
 
 
 async def _tell(tx: Tx, engine: Engine, caller: Caller, uuid: str, text: str) -> Instruction:
-    """For the lineage: the holder of its newest row, now or later."""
+    """Store the instruction for the lineage, whose newest row's holder, now or later, gets it."""
     work = UnitOfWork(tx, engine, caller)
     shown = ids.show_task(uuid)
     found = await work.lock([uuid])
@@ -35,13 +35,13 @@ async def _tell(tx: Tx, engine: Engine, caller: Caller, uuid: str, text: str) ->
     root = work.rows[found[0].root_id]
     (newest,) = await work.lock([root.newest_id or root.id])
     if newest.status in FINAL:
-        hint = "Rerun it with what it should know, or submit a new task."
+        hint = "Rerun it with a changed payload, or submit a new task."
         raise WrongState(f"task {shown} is {newest.status}", task_id=shown, status=newest.status, hint=hint)
     values = {"root": root.id, "workspace": root.workspace, "text": text, "sent_by": caller.actor}
     row = await tx.one("insert_instruction", now=tx.now, **values)
     assert row is not None
     if row["seq"] > MAX_INSTRUCTIONS:
-        raise WrongState(f"task {shown} has {MAX_INSTRUCTIONS} instructions, the most there can be", task_id=shown)
+        raise WrongState(f"task {shown} has {MAX_INSTRUCTIONS} instructions, the maximum", task_id=shown)
     work.emit(newest, "instruction_sent", data={"seq": row["seq"]})
     await work.save_events()
     return instruction_delivery.instruction(row)

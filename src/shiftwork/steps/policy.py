@@ -1,4 +1,4 @@
-"""What a claim gets for an effect begun under the same key, and whether steps are still valid after a change."""
+"""Decides the status of an effect begun under the same key, and whether steps are still valid after a change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from shiftwork.model.states import FINAL
 
 _WORK = ("title", "tool_name", "payload", "spec", "output")
-"""Fields of a body that say what is to be done."""
+"""Fields of a body that define the work."""
 
 Standing = Literal["done", "in_flight", "unknown"]
 
@@ -16,17 +16,17 @@ class Owner(NamedTuple):
     """The task that began the action, as seen by the claim that asks."""
 
     status: str | None
-    """None where it exists no more."""
+    """None if it no longer exists."""
     asks: bool
-    """It is the task that asks."""
+    """Whether it is the asking task itself."""
     holds: bool
-    """The claim that began the action still holds."""
+    """Whether the claim that began the action is still valid."""
 
 
 def status_of(owner: Owner, *, done: bool) -> Standing:
-    """Whether it is done, in flight, or was left by a claim that can no longer report.
+    """Whether the effect is done, in flight, or unknown, because its claim can no longer report.
 
-    The owner itself comes back to find out; others take it up only when the owner never will.
+    A retry of the owner finds out what happened; other tasks do so only if the owner never will.
     """
     if done:
         return "done"
@@ -37,7 +37,7 @@ def status_of(owner: Owner, *, done: bool) -> Standing:
 
 
 def is_same_work(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether two bodies of a task describe the same work; who may do it, when and at what cost does not count."""
+    """Whether two bodies of a task describe the same work; agents, times and costs do not count."""
     return _work(before) == _work(after)
 
 

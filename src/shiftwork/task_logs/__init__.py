@@ -1,1 +1,1 @@
-"""What is said while a task is worked on: lines of its handler, and what a command agent prints."""
+"""Task logs: lines logged by the handler, and the output of a command agent."""

@@ -18,14 +18,14 @@ from shiftwork.task_logs.model import LogLine, LogPage, NewLog, NewLogItem, NewL
 MAX_WAIT_SEC = 25.0
 MAX_PAGE = 1_000
 ANSWERED_EARLY_SEC = 0.2
-"""A server about to stop does not wait: query it again after this."""
+"""A stopping server does not wait: query it again after this."""
 
 HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
 GivenLine = Annotated[NewLogLine | Mapping[str, Any], Accepts(NewLogLine)]
 
 
 class TaskLogs(Namespace, name="tasks", group="Tasks"):
-    """What was said while a task was worked on."""
+    """The logs of tasks."""
 
     @operation(
         "GET /api/tasks/{task_id}/logs",
@@ -44,7 +44,7 @@ class TaskLogs(Namespace, name="tasks", group="Tasks"):
     ) -> LogPage:
         """Return the lines of a task's log after a cursor: what its handler logged, and what a command agent printed.
 
-        With `wait`, wait that long for a line or for the end of the task. `limit` counts what was sent together as one.
+        With `wait`, wait that long for a line or for the end of the task. Lines sent together count as one in `limit`.
         """
 
     async def follow_logs(self, task_id: str, *, after: int = 0) -> AsyncIterator[LogLine]:
@@ -61,13 +61,13 @@ class TaskLogs(Namespace, name="tasks", group="Tasks"):
 
 
 class ClaimLogs(Namespace, name="claims", group="Working"):
-    """The log of the task that a claim holds."""
+    """The log of a claimed task."""
 
     @operation("POST /api/tasks/{task_id}/logs", "work", errors=HOLDING)
     async def log(
         self, token: ClaimToken, lines: Annotated[Sequence[GivenLine], Meta(min_length=1, max_length=1000)]
     ) -> Outcome:
-        """Keep lines with the task that is worked on, in their order. A log holds a million characters."""
+        """Add lines to the log of the claimed task, in order. A log holds a million characters."""
 
 
 class LogBatch(Namespace, name="batch", group="Working"):
@@ -77,4 +77,4 @@ class LogBatch(Namespace, name="batch", group="Working"):
     async def log(
         self, logs: Sequence[Annotated[NewLog | Mapping[str, Any], Accepts(Any, over_http=NewLogItem)]]
     ) -> list[Outcome]:
-        """Keep lines with several tasks; each has its own outcome."""
+        """Add lines to the logs of several tasks; each has its own outcome."""

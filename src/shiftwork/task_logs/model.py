@@ -11,23 +11,23 @@ from shiftwork.model.outcome import Token
 from shiftwork.model.task import Fields, Name
 
 MAX_LINE = 10_000
-"""Characters of a line."""
+"""The maximum length of a line, in characters."""
 
 MAX_LINES = 1_000
-"""Lines of one call."""
+"""The maximum number of lines per call."""
 
 MAX_LOG = 1_000_000
-"""Characters of one task's log, over all its attempts. What comes then is left out, and the log says so."""
+"""The maximum length of a task's log over all attempts, in characters. Its last line says that it is full."""
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class NewLogLine(Fields, kw_only=False):
-    """A line to be kept with a task."""
+    """A line to add to a task's log."""
 
     text: Annotated[str, Meta(max_length=MAX_LINE)]
     level: LogLevel = "info"
-    at: Annotated[float | None, Meta(description="When it was written; when it arrives, unless given.")] = None
+    at: Annotated[float | None, Meta(description="When it was written; by default, when it arrives.")] = None
 
 
 Lines = Annotated[list[NewLogLine], Meta(min_length=1, max_length=MAX_LINES)]
@@ -54,20 +54,20 @@ class LogLine(msgspec.Struct, frozen=True):
     at: float
     level: LogLevel
     kind: Literal["log", "text", "tool_call", "error"]
-    """`log` for what a handler logged; else what an agent said, did, or went wrong with."""
+    """`log` for a line of the handler; otherwise a command agent's text, tool call or error."""
     text: str
     fence: int | None
-    """Of the attempt: the number in its claim's token."""
+    """The attempt's fence, as in its claim's token."""
     agent_id: str
     data: dict[str, Any] | None = None
 
 
 class LogPage(msgspec.Struct, frozen=True):
-    """Lines after a cursor; continue from `next`, also when there were none."""
+    """Lines after a cursor; continue from `next`, even if there are none."""
 
     lines: list[LogLine]
     next: int
     status: str
-    """The task's, as of these lines."""
+    """The task's status as of these lines."""
     ended: bool
-    """Nothing more comes by itself: the task has ended, and these are its last lines."""
+    """Whether the task has ended and these are its last lines."""

@@ -1,4 +1,4 @@
-"""Implements the operations on a task's log. A log is made of the task's message events, many lines to an event."""
+"""Implements the operations on a task's log. A log consists of the task's message events, each with many lines."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from shiftwork.task_logs.api import ClaimLogs, LogBatch, TaskLogs
 from shiftwork.task_logs.model import MAX_LINES, MAX_LOG, LogLine, LogPage, NewLog, NewLogItem, NewLogLine
 
 POLL_SEC = 0.2
-"""However many events there are of other tasks, this one is looked at no more often."""
+"""The minimum time between two polls of a task, however many events other tasks have."""
 
 LOOK_AGAIN_SEC = 1.0
-"""An event with a lower number may be committed after one that was seen."""
+"""Poll at least this often: an event may be committed after others with higher numbers."""
 
-FULL = f"[the log has reached {MAX_LOG:,} characters: what follows is left out]"
+FULL = f"[the log has reached {MAX_LOG:,} characters: later lines are dropped]"
 
 
 class Entry(NamedTuple):
@@ -72,7 +72,7 @@ async def _write(call: Call, entries: Sequence[Entry | NotFound]) -> list[Outcom
 
 
 async def write(tx: Tx, engine: Engine, caller: Caller, entries: Sequence[Entry]) -> list[Outcome]:
-    """One event for each claim, in the order of the calls: the row of its task is locked until it is committed."""
+    """Write one event per claim, in the order of the calls, because each task's row stays locked until the commit."""
     rows = await lock_claims(tx, caller, [entry.token for entry in entries])
     live = [row["id"] for row in rows.values()]
     sizes = defaultdict(
@@ -98,7 +98,7 @@ async def write(tx: Tx, engine: Engine, caller: Caller, entries: Sequence[Entry]
 
 
 def _fitting(lines: Sequence[NewLogLine], sizes: dict[str, int], task: str, now: float) -> list[dict[str, Any]]:
-    """The lines that there is room for; the first that there is none for says so instead, and is the last."""
+    """The lines that fit into the log; the first that does not fit is replaced by a notice."""
     kept: list[dict[str, Any]] = []
     for line in lines:
         if sizes[task] > MAX_LOG:
@@ -116,7 +116,7 @@ async def logs(call: Call, task_id: str, *, after: int = 0, limit: int = MAX_LIN
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait
     while True:
-        newest, page = await call.read(lambda tx: _look(tx, call, task_id, after, limit))
+        newest, page = await call.read(lambda tx: _read_page(tx, call, task_id, after, limit))
         left = deadline - loop.time()
         if page.lines or page.ended or left <= 0:
             return page
@@ -125,8 +125,8 @@ async def logs(call: Call, task_id: str, *, after: int = 0, limit: int = MAX_LIN
         await asyncio.sleep(min(max(0.0, looked + POLL_SEC - loop.time()), max(0.0, deadline - loop.time())))
 
 
-async def _look(tx: Tx, call: Call, task_id: str, after: int, limit: int) -> tuple[int, LogPage]:
-    """The page, and the end of the log of all events before it was read."""
+async def _read_page(tx: Tx, call: Call, task_id: str, after: int, limit: int) -> tuple[int, LogPage]:
+    """The page, and the end of the event log as of before the page was read."""
     newest = await event_log.last(tx)
     return newest, await _page(tx, call.engine, call.workspace, task_id, after, limit)
 

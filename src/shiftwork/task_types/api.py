@@ -1,4 +1,4 @@
-"""Types of task, as callers see them."""
+"""Task types, as callers see them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shiftwork.operation.parameters import Accepts
 from shiftwork.task_types.model import JsonSchema, TaskType, TypeDeclaration
 
 MAX_TYPES = 1_000
-"""Types that one worker may declare."""
+"""The most types that one worker can declare."""
 Schema = Annotated[Mapping[str, Any] | None, Accepts(JsonSchema | None)]
 Declared = Annotated[TypeDeclaration | Mapping[str, Any], Accepts(TypeDeclaration)]
 

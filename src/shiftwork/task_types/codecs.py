@@ -1,4 +1,4 @@
-"""Turns values of a declared type into JSON and back, and says what that JSON looks like."""
+"""Converts values of a declared type to JSON and back, and describes that JSON as a schema."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ MAX_ERRORS = 5
 
 
 class DoesNotFit(ValueError):
-    """Data is not what the type declares; the message says where."""
+    """Data does not match the declared type; the message says where."""
 
 
 class Codec(Protocol):
-    """How values of one type are written as JSON and read again."""
+    """Converts values of one type to JSON and back."""
 
     def encode(self, value: Any) -> Any:
-        """Return the value as JSON data; raises `DoesNotFit` for what is not of the type."""
+        """Return the value as JSON data; raises `DoesNotFit` if it is not of the type."""
         ...
 
     def decode(self, data: Any) -> Any:
-        """Return the value that the JSON data stands for; raises `DoesNotFit`."""
+        """Return the value of the JSON data; raises `DoesNotFit`."""
         ...
 
     def schema(self) -> dict[str, Any] | None:
-        """Return the JSON Schema of the data; None where anything is allowed."""
+        """Return the JSON Schema of the data; None if anything is allowed."""
         ...
 
 
 class Anything:
-    """No type was declared: JSON data as it is."""
+    """For an undeclared type: passes JSON data through."""
 
     def encode(self, value: Any) -> Any:
         return value
@@ -48,7 +48,7 @@ class Anything:
 
 
 class MsgspecCodec:
-    """Dataclasses, Structs, TypedDicts and everything else that msgspec reads."""
+    """Dataclasses, Structs, TypedDicts and everything else that msgspec supports."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -70,7 +70,7 @@ class MsgspecCodec:
 
 
 class PydanticCodec:
-    """Models of pydantic, and types that mention them. Pydantic is imported here alone."""
+    """Pydantic models, and types that contain them. Only this module imports pydantic."""
 
     def __init__(self, kind: Any, mode: Literal["validation", "serialization"]) -> None:
         import pydantic  # noqa: PLC0415  # only where the user's own class needs it
@@ -86,7 +86,7 @@ class PydanticCodec:
             return self._adapter.dump_python(checked, mode="json", by_alias=True)
         except pydantic.ValidationError as error:
             raise DoesNotFit(_listed(error)) from None
-        except ValueError as error:  # what has no JSON form
+        except ValueError as error:  # a value without a JSON form
             raise DoesNotFit(str(error)) from None
 
     def decode(self, data: Any) -> Any:
@@ -102,11 +102,11 @@ class PydanticCodec:
 
 
 def to_data(value: Any) -> Any:
-    """The value as dicts, lists, texts and numbers."""
+    """The value as dicts, lists, strings and numbers."""
     try:
         return msgspec.to_builtins(value, str_keys=True)
     except RecursionError:
-        raise DoesNotFit("nested too deep to be written") from None
+        raise DoesNotFit("nested too deeply to be encoded") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise DoesNotFit(str(error)) from None
 
@@ -121,7 +121,7 @@ def _located(path: str, what: str) -> str:
 
 
 def is_pydantic(kind: Any) -> bool:
-    """Whether pydantic made this class; it need not be imported to know."""
+    """Whether this is a pydantic class, without importing pydantic."""
     return isinstance(kind, type) and "__pydantic_validator__" in vars(kind)
 
 
@@ -130,7 +130,7 @@ def mentions_pydantic(kind: Any) -> bool:
 
 
 def _mentioned(kind: Any) -> Iterator[Any]:
-    """The type and every type that it is made of, as far as it is written down: `list[A | B]`."""
+    """The type and all types in its annotation, such as A and B in `list[A | B]`."""
     yield kind
     for inner in get_args(kind):
         yield from _mentioned(inner)
@@ -150,7 +150,7 @@ def is_model(kind: Any) -> bool:
 
 
 def codec_of(kind: Any, mode: Literal["validation", "serialization"], where: str) -> Codec:
-    """The codec of an annotation; refused where it has no JSON form."""
+    """The codec of an annotation; raises InputError if it has no JSON form."""
     if kind is Any or kind is object:
         return Anything()
     codec: Codec
@@ -159,7 +159,7 @@ def codec_of(kind: Any, mode: Literal["validation", "serialization"], where: str
         codec.schema()
     except (TypeError, NameError, ValueError, RecursionError) as error:
         raise unsupported(kind, where, error) from None
-    except Exception as error:  # pydantic's own, which are not imported here
+    except Exception as error:  # pydantic's errors, which are not imported here
         if type(error).__module__.partition(".")[0] not in {"pydantic", "pydantic_core"}:
             raise
         raise unsupported(kind, where, error) from None
@@ -177,7 +177,7 @@ def _name(kind: Any) -> str:
 
 
 def inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with its outermost definition in place, so that readers and forms see the fields at once."""
+    """The schema with its outermost definition inlined, so that readers and forms see the fields directly."""
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     definitions = schema.get("$defs", {})
     if name not in definitions:

@@ -1,4 +1,4 @@
-"""Types of task as callers see them: schemas of payload and result, options, and where workers disagree."""
+"""Task types, as callers see them: schemas of payload and result, options, and drift."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LIMITS = ("concurrency", "requests", "window_sec")
 
 
 class TypeOptions(Fields):
-    """Options declared in a type's code: settings of the type, and a limit that its fleet shares.
+    """Options declared in a type's code: settings of the type, and a limit shared by all workers.
 
-    Each is named as the setting or the field of the limit that it becomes.
+    Each has the name of its setting or of its field in the limit.
     """
 
     max_attempts: Attempts | None = None
@@ -40,14 +40,14 @@ class TypeOptions(Fields):
     window_sec: Window | None = None
 
     def settings(self) -> dict[str, Any]:
-        """These as a level of settings."""
-        return {name: value for name, value in self._given() if name not in _LIMITS}
+        """These options as a level of settings."""
+        return {name: value for name, value in self._set_options() if name not in _LIMITS}
 
     def limit(self) -> dict[str, Any]:
-        """These as the fields of a limit; empty where none is asked for."""
-        return {name: value for name, value in self._given() if name in _LIMITS}
+        """These options as the fields of a limit; empty if there are none."""
+        return {name: value for name, value in self._set_options() if name in _LIMITS}
 
-    def _given(self) -> list[tuple[str, Any]]:
+    def _set_options(self) -> list[tuple[str, Any]]:
         named = [(name, getattr(self, name)) for name in self.__struct_fields__]
         return [(name, value) for name, value in named if value is not None]
 
@@ -66,7 +66,7 @@ class Options(TypedDict, total=False):
 
 
 class TypeDeclaration(Fields):
-    """A type as the code that does it declares it."""
+    """A type as declared by a worker's code."""
 
     name: Name
     payload_schema: JsonSchema | None = None

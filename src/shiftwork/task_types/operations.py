@@ -27,7 +27,7 @@ from shiftwork.validation.policy import check_schema
 
 
 class _Stored(NamedTuple):
-    """A type as it is stored."""
+    """A stored type."""
 
     declared: TypeDeclaration
     digest: str
@@ -132,7 +132,7 @@ async def declare(call: Call, agent_id: str, types: Sequence[TypeDeclaration | M
         new = check.read(each, TypeDeclaration, f"types[{place}]")
         _check(new, f"types[{place}].")
         declared[new.name] = new
-        await asyncio.sleep(0)  # a schema takes a while to look through
+        await asyncio.sleep(0)  # checking a schema takes a while
     try:
         return await call.run(_declare, call.workspace, agent_id, list(declared.values()))
     finally:
@@ -195,7 +195,7 @@ def _replaces(new: TypeDeclaration, before: _Stored, others: list[Digests]) -> b
 
 
 def _kept_schemas(new: TypeDeclaration, before: _Stored | None) -> TypeDeclaration:
-    """What a worker declares, with the schemas that an operator has saved."""
+    """A worker's declaration, with the schemas that an operator saved."""
     if before is None or not before.by_operator:
         return new
     kept = before.declared
@@ -203,14 +203,14 @@ def _kept_schemas(new: TypeDeclaration, before: _Stored | None) -> TypeDeclarati
 
 
 async def _record(tx: Tx, workspace: str, agent_id: str, types: list[TypeDeclaration]) -> None:
-    """What this agent declares now, in place of what it and those that have ended did."""
+    """Replace this agent's declarations, and remove those of agents that have ended."""
     await tx.run("drop_declarations", workspace=workspace, agent_id=agent_id)
     rows = [(workspace, new.name, agent_id, *policy.digests(new), tx.now) for new in types]
     await tx.insert("insert_declarations", rows)
 
 
 async def _live(tx: Tx, workspace: str) -> dict[str, dict[str, Digests]]:
-    """What the agents that take work declare, by type and agent."""
+    """The declarations of active agents, by type and agent."""
     found: dict[str, dict[str, Digests]] = {}
     for row in await tx.all("live_declarations", workspace=workspace):
         digests = Digests(row["payload"], row["result"], row["options"])
@@ -250,13 +250,13 @@ def _text(value: Any) -> str | None:
 
 
 async def _renew(tx: Tx, engine: Engine, workspace: str) -> None:
-    """Have every process read the types again. Last of all writes: what is read under a version must be all of it."""
+    """Make every process read the types again. This is the last write, so that a version is always complete."""
     await engine.settings_cache.add(tx, workspace)
     await tx.run("renew_types", workspace=workspace, version=secrets.token_hex(8))
 
 
 async def _limit(tx: Tx, engine: Engine, caller: Caller, workspace: str, new: TypeDeclaration) -> None:
-    """Set the limit that the code asks for, or remove the one it has asked for before; an operator's stays."""
+    """Set the limit that the code declares, or remove its earlier one; an operator's limit stays."""
     key, asked = Key(type=new.name).text, new.options.limit()
     code = caller._replace(actor=source_of_code(new.name))
     before = await _limit_row(tx, workspace, key)
@@ -314,22 +314,23 @@ def _drift_of_workers(current: TypeDeclaration, live: Mapping[str, Digests]) -> 
 
 def _drift_of_settings(current: TypeDeclaration, resolver: Resolver) -> list[TypeDrift]:
     """Options of the code that a setting of the type overrides."""
-    asked = mentioned(current.options.settings())
+    declared = mentioned(current.options.settings())
     return [
         TypeDrift(each.key, f"{each.key} is {_text(each.value)} from {each.source}; the code declares {_text(value)}")
-        for each in (resolver.in_force(current.name) if asked else ())
-        if (value := asked.get(each.key, each.value)) != each.value
+        for each in (resolver.in_force(current.name) if declared else ())
+        if (value := declared.get(each.key, each.value)) != each.value
     ]
 
 
 def _drift_of_limit(current: TypeDeclaration, limits: Mapping[str, Row]) -> list[TypeDrift]:
-    asked, row = current.options.limit(), limits.get(Key(type=current.name).text)
-    if not asked:
+    declared, row = current.options.limit(), limits.get(Key(type=current.name).text)
+    if not declared:
         return []
     terms = {} if row is None else msgspec.json.decode(row["terms"])
     if row is None:
         return [TypeDrift("limit", "the limit that the code declares was removed")]
-    given = {name: value for name, value in terms.items() if value is not None}
-    if row["set_by"] == source_of_code(current.name) or given == asked:
+    found = {name: value for name, value in terms.items() if value is not None}
+    if row["set_by"] == source_of_code(current.name) or found == declared:
         return []
-    return [TypeDrift("limit", f"the limit is {_text(given)}, set by {row['set_by']}, not {_text(asked)} as declared")]
+    what = f"the limit is {_text(found)}, set by {row['set_by']}, not {_text(declared)} as declared"
+    return [TypeDrift("limit", what)]

@@ -1,4 +1,4 @@
-"""Whether a payload fits its type, and which declaration of a type is in force."""
+"""Decides whether a payload fits its type, and which declaration of a type is in force."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class Digests(NamedTuple):
-    """What stands for the parts of a declaration: two are the same where these are."""
+    """Digests of the parts of a declaration: equal digests mean equal declarations."""
 
     payload: str
     result: str
@@ -39,10 +39,10 @@ def digests(declared: TypeDeclaration) -> Digests:
 
 
 def replaces(new: str, current: str, superseded: Sequence[str], *, still_declared: bool) -> bool:
-    """Whether a declaration takes the place of the one in force.
+    """Whether a declaration replaces the one in force.
 
-    What is new does. What was replaced before, as by the worker of an old release that restarts, does once no worker
-    that takes work declares the one in force.
+    A new one does. One that was replaced before, such as that of a restarted worker of an old release, does only if no
+    active worker declares the one in force.
     """
     return new != current and (new not in superseded or not still_declared)
 
@@ -68,12 +68,12 @@ def check_payload(type: str, payload: Mapping[str, Any], schema: bytes, where: s
 
 
 def steps_of(payload: Mapping[str, Any], schema: bytes) -> float:
-    """How long checking this payload may take, in steps of the validator."""
+    """The most steps that the validator can take for this payload."""
     return schemas.steps_of(schema, payload)
 
 
 def differing(declared: Digests, current: Digests) -> list[str]:
-    """The parts in which two declarations differ, under the names of their fields."""
+    """The names of the fields in which two declarations differ."""
     names = ("payload_schema", "result_schema", "options")
     return [name for name, one, other in zip(names, declared, current, strict=True) if one != other]
 

@@ -1,4 +1,4 @@
-"""Reads what a typed function takes and returns from its annotations, once, when it is registered."""
+"""Reads the parameters and the result of a typed function from its annotations, once, at registration."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from shiftwork.model.reports import TaskResult
 from shiftwork.task_types import codecs
 from shiftwork.task_types.codecs import Codec
 
-_HINT = "A task takes an optional Context first, then annotated parameters; it may be async or a plain function."
+_HINT = "A task takes an optional Context first, then annotated parameters; it can be async or a plain function."
 _PLAIN = (type(None), bool, int, float, str)
 
 
 class Arguments(NamedTuple):
-    """What a function is called with, besides the context."""
+    """The arguments of a function, without the context."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 
 class Signature:
-    """How a payload becomes the arguments of a function, and its return value a result."""
+    """Converts a payload to the arguments of a function, and its return value to a result."""
 
     def __init__(self, function: Callable[..., Any], context: type[Any]) -> None:
         self.name = getattr(function, "__qualname__", repr(function))
@@ -49,7 +49,7 @@ class Signature:
         return payload
 
     def decode(self, payload: Mapping[str, Any]) -> Arguments:
-        """The arguments that a payload stands for; raises `DoesNotFit`."""
+        """The arguments in a payload; raises `DoesNotFit`."""
         bound = inspect.BoundArguments(self._bindable, self._payload.decode(payload))
         return Arguments(bound.args, bound.kwargs)
 
@@ -77,14 +77,14 @@ def _read(function: Callable[..., Any], name: str) -> inspect.Signature:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} has no signature that can be read: {error}", where=name, hint=_HINT) from None
+        raise InputError(f"the signature of {name} cannot be read: {error}", where=name, hint=_HINT) from None
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError, AttributeError) as error:
-        hint = "Define its types at the level of the module, and import them at run time."
+        hint = "Define its types at module level, and import them at run time."
         raise InputError(f"an annotation of {name} cannot be read: {error}", where=name, hint=hint) from None
 
 
@@ -103,9 +103,9 @@ def _check(parameter: inspect.Parameter, hints: Mapping[str, Any], context: type
 
 
 class _Payload(typing.Protocol):
-    """How the arguments of a call, by name, become a payload, and back."""
+    """Converts the named arguments of a call to a payload, and back."""
 
-    def encode(self, given: Mapping[str, Any]) -> dict[str, Any]: ...
+    def encode(self, arguments: Mapping[str, Any]) -> dict[str, Any]: ...
 
     def decode(self, payload: Any) -> dict[str, Any]: ...
 
@@ -113,17 +113,17 @@ class _Payload(typing.Protocol):
 
 
 class _Whole:
-    """The payload is the one argument, which is an object itself."""
+    """The payload is the single argument, which is an object."""
 
     def __init__(self, name: str, codec: Codec, schema: dict[str, Any]) -> None:
         self._name = name
         self._codec = codec
         self._schema = {"additionalProperties": False} | schema
 
-    def encode(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        if self._name not in given:
+    def encode(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if self._name not in arguments:
             return {}  # its default
-        return dict(self._codec.encode(given[self._name]))
+        return dict(self._codec.encode(arguments[self._name]))
 
     def decode(self, payload: Any) -> dict[str, Any]:
         return {self._name: self._codec.decode(payload)}
@@ -133,14 +133,14 @@ class _Whole:
 
 
 class _Fields:
-    """Each parameter is a field of the payload; parameters that were not given are left to their defaults."""
+    """Each parameter is a field of the payload; missing ones keep their defaults."""
 
     def __init__(self, struct: type[msgspec.Struct]) -> None:
         self._codec = codecs.MsgspecCodec(struct)
         self._names = struct.__struct_fields__
 
-    def encode(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        data: dict[str, Any] = codecs.to_data(dict(given))
+    def encode(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        data: dict[str, Any] = codecs.to_data(dict(arguments))
         self._codec.decode(data)
         return data
 
@@ -153,15 +153,15 @@ class _Fields:
 
 
 class _PydanticFields:
-    """The same where a parameter's type mentions a pydantic model."""
+    """Like `_Fields`, if a parameter's type contains a pydantic model."""
 
     def __init__(self, model: Any) -> None:
         self._codec = codecs.PydanticCodec(model, "validation")
         self._names = tuple(model.model_fields)
 
-    def encode(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        written = self._codec.encode(dict(given))
-        return {name: written[name] for name in given}
+    def encode(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        written = self._codec.encode(dict(arguments))
+        return {name: written[name] for name in arguments}
 
     def decode(self, payload: Any) -> dict[str, Any]:
         read = self._codec.decode(payload)
@@ -185,18 +185,18 @@ def _payload_codec(parameters: list[inspect.Parameter], hints: Mapping[str, Any]
 def _whole(parameter: inspect.Parameter, kind: Any, name: str) -> _Whole:
     where = f"{name}.{parameter.name}"
     if parameter.default is not parameter.empty:
-        hint = "Leave the default out, or give the fields of the class defaults."
+        hint = "Remove the default, or give the fields of the class defaults."
         raise InputError(f"the payload is {parameter.name!r} itself and has no default", where=where, hint=hint)
     codec = codecs.codec_of(kind, "validation", where)
     schema = codec.schema()
     if schema is None or schema.get("type") != "object":
-        hint = "Give it fields by name: a Struct without array_like, a dataclass or a pydantic model."
+        hint = "Use a type with named fields: a Struct without array_like, a dataclass or a pydantic model."
         raise InputError(f"{parameter.name!r} of {name} is not a JSON object", where=where, hint=hint)
     return _Whole(parameter.name, codec, schema)
 
 
 def _field(parameter: inspect.Parameter, kind: Any, where: str) -> tuple[str, Any, Any]:
-    codecs.codec_of(kind, "validation", where)  # named here, where it can still be said which parameter it is
+    codecs.codec_of(kind, "validation", where)  # raises here, where the parameter is known
     if parameter.default is parameter.empty:
         return parameter.name, kind, msgspec.NODEFAULT
     default = parameter.default
@@ -223,5 +223,5 @@ def _pydantic_fields(
 
 def _result_codec(kind: Any, name: str) -> Codec:
     if kind is type(None) or (isinstance(kind, type) and issubclass(kind, TaskResult)):
-        return codecs.Anything()  # nothing, or a result that says itself what it is
+        return codecs.Anything()  # None, or an explicit Result
     return codecs.codec_of(kind, "serialization", f"{name}.return")

@@ -1,4 +1,4 @@
-"""A typed function as a task: its payload is checked and encoded from the arguments, its result decoded."""
+"""A typed function as a task: encodes arguments to a checked payload, and decodes the result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Submits(Protocol):
 
 
 class SubmitsBlocking(Protocol):
-    """The same with calls that block: `SyncQueue`."""
+    """Like `Submits`, with blocking calls: `SyncQueue`."""
 
     def submit(self, task: NewTask, /) -> SyncTaskHandle[Any]: ...
 
@@ -59,9 +59,9 @@ class _Typed(Generic[P, R]):
         self._type = type
         self._signature = signature
         self.fields: TaskOptions = fields or {}
-        """What `with_options` has set for the tasks that are submitted."""
+        """The fields set by `with_options` for submitted tasks."""
         self.function = function
-        """The function as it was written, for tests that call it directly."""
+        """The original function, for tests that call it directly."""
         self.options = options
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class _Typed(Generic[P, R]):
 
     @property
     def declaration(self) -> TypeDeclaration:
-        """What a worker declares of it to the queue."""
+        """The declaration that a worker sends to the queue."""
         found = self._signature
         return TypeDeclaration(
             name=self._type,
@@ -88,7 +88,7 @@ class _Typed(Generic[P, R]):
         )
 
     def encode(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-        """Return the payload of a task with these arguments; refuses what does not fit the parameters."""
+        """Return the payload of a task with these arguments; raises InvalidPayload if they do not fit."""
         try:
             return self._signature.encode(args, kwargs)
         except DoesNotFit as error:
@@ -99,7 +99,7 @@ class _Typed(Generic[P, R]):
         try:
             decoded: R = self._signature.decode_result(data)
         except DoesNotFit as error:
-            hint = "The task was done by other code; `queue.result` returns its result as it is."
+            hint = "Other code completed the task; `queue.result` returns its result undecoded."
             raise InputError(
                 f"the result does not fit type {self._type!r}: {error}", where="result", hint=hint
             ) from None
@@ -143,7 +143,7 @@ class TypedTask(_Typed[P, R]):
     def on(self, queue: SubmitsBlocking) -> SyncTypedTask[P, R]: ...
 
     def on(self, queue: Any) -> Any:
-        """Return the same task for this queue; for a `SyncQueue`, with calls that block."""
+        """Return the same task for this queue; for a `SyncQueue`, with blocking calls."""
         if not isinstance(queue, Namespace):
             return SyncTypedTask(queue, self)
         return TypedTask(self._type, self.function, self._signature, self.options, self.fields, cast(Submits, queue))

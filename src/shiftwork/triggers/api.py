@@ -39,7 +39,7 @@ Values = Annotated[Mapping[str, Any], Accepts(dict[Name, Any])]
 
 
 class Triggers(Namespace, name="triggers", group="Triggers"):
-    """Triggers start work automatically: by schedules, webhooks, files, ends of DAGs, events."""
+    """Triggers start work automatically: on schedules, webhooks, files, ends of DAGs, events."""
 
     @operation("PUT /api/triggers/{name}", "operate", errors=(*_NOT_SUBMITTED, CircularDependency, ConflictError))
     async def save(
@@ -55,7 +55,7 @@ class Triggers(Namespace, name="triggers", group="Triggers"):
     ) -> SavedTrigger:
         """Add a trigger, or change the one with this name. A secret generated for a hook is returned only here.
 
-        Texts in the task or DAG may name parameters as `{{ name }}`. `secret` is for a hook, which otherwise keeps its
+        Texts in the task or DAG can name parameters as `{{ name }}`. `secret` is for a hook, which otherwise keeps its
         own or gets a new one.
         """
 

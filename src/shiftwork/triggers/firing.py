@@ -1,4 +1,4 @@
-"""Fires a trigger: once per key, its task or DAG created in the same transaction."""
+"""Fires a trigger once per key, and creates its task or DAG in the same transaction."""
 
 from __future__ import annotations
 
@@ -105,15 +105,15 @@ def describe(template: Template, actor: str, cause: FiringCause) -> Template:
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]  # what is not a list is refused with its name
+    return value if isinstance(value, list) else [value]  # a value that is not a list is refused later by name
 
 
 def prepare_all(
     described: Template, workspace: str, resolver: Resolver, now: float, template: Template | None = None
 ) -> tuple[list[Prepared], DagFields]:
-    """The tasks as they are submitted, checked as any are.
+    """Prepare the tasks for submission, with the usual checks.
 
-    With `template`, whose parameters were filled in with samples, payloads that they are in are not checked.
+    With `template`, filled with sample parameters, payloads that contain parameters are not checked.
     """
     if described.task is not None:
         new = check.read(described.task, NewTask, "task")
@@ -140,12 +140,12 @@ def _tasks_of(template: Template) -> list[Any]:
 
 
 def _has_fixed_payload(template: Any, filled: Any) -> bool:
-    """Whether no parameter is in the payload of a task: it is what every firing will submit."""
+    """Whether the payload of a task contains no parameter, so that it is the same for every firing."""
     return bool(template.get("payload") == filled.get("payload"))
 
 
 def _refuse_long_checks(tasks: Sequence[NewTask], resolver: Resolver) -> None:
-    """A trigger fires inside a transaction, which must not be held up by the schemas of its types."""
+    """Refuse payloads that take long to check, since a trigger fires inside a transaction."""
     schemas = [(task, resolver.declared(task.type)) for task in tasks]
     steps = sum(
         type_policy.steps_of(task.payload, each.payload_schema)
@@ -165,8 +165,8 @@ async def fire(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, ca
         return shown(trigger.name, before, duplicate=True)
     if cause.depth > MAX_CHAIN_LENGTH:
         return await _skip(tx, engine, caller, trigger, cause, f"{MAX_CHAIN_LENGTH} triggers have fired in a chain")
-    if goes_on := await _goes_on(tx, engine, caller, trigger):
-        return await _skip(tx, engine, caller, trigger, cause, f"{goes_on} has not ended")
+    if unfinished := await _unfinished_work(tx, engine, caller, trigger):
+        return await _skip(tx, engine, caller, trigger, cause, f"{unfinished} has not ended")
     made = await _create(tx, engine, caller, trigger, cause)
     if all(task.duplicate for task in made):
         return await _skip(tx, engine, caller, trigger, cause, f"{_listed(made)} has the same idempotency key")
@@ -181,8 +181,8 @@ async def skip(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, ca
         await _skip(tx, engine, caller, trigger, cause, reason)
 
 
-async def _goes_on(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger) -> str | None:
-    """The work of an earlier firing that keeps this one from being fired; with `replace` it is cancelled."""
+async def _unfinished_work(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger) -> str | None:
+    """The unfinished work of an earlier firing that prevents this one; `replace` cancels it."""
     if trigger.overlap == "allow":
         return None
     found = await tx.one("unfinished_firing", trigger_id=trigger.id, count=LOOKED_BACK)

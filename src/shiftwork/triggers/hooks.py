@@ -37,19 +37,19 @@ log = logging.getLogger("shiftwork.engine")
 MAX_BYTES = 1_048_576
 MAX_SEC = 30.0
 ALERT_EVERY_SEC = 60.0
-"""How often refused deliveries to one hook are reported at most; all are counted."""
+"""The minimum time between reports of refused deliveries to one hook; all are counted."""
 
 
 class KnownHook(NamedTuple):
-    """A hook with what is needed to check its deliveries."""
+    """A hook, with its secret to verify deliveries."""
 
     trigger: ArmedTrigger
     on: Hook
     secret: str
 
 
-def is_news(engine: Engine, trigger_id: str) -> bool:
-    """Whether to report a refusal: rarely per hook and process, because it costs a transaction and a log line."""
+def should_report(engine: Engine, trigger_id: str) -> bool:
+    """Whether to report a refusal: limited per hook and process, because it costs a transaction and a log line."""
     engine.counters["hook_refused"] += 1
     now = engine.store.now()
     if now - engine.refusals.get(trigger_id, -math.inf) < ALERT_EVERY_SEC:
@@ -59,8 +59,8 @@ def is_news(engine: Engine, trigger_id: str) -> bool:
 
 
 def refusal(name: str) -> HookRefused:
-    """The same error for every reason: a forger learns nothing, not even whether the hook exists."""
-    return HookRefused(f"the delivery to the hook {name!r} is not accepted", where="signature")
+    """The same error for every reason, so that a forger does not even learn whether the hook exists."""
+    return HookRefused(f"the delivery to the hook {name!r} was refused", where="signature")
 
 
 async def find(tx: Tx, engine: Engine, workspace: str, name: str) -> KnownHook | None:
@@ -75,17 +75,17 @@ def _known(row: Row, secrets: SecretBox) -> KnownHook:
 
 
 NONE = Hook(), policy.secret_of("standard", secrets.token_bytes(32))
-"""What a delivery to a hook that is not there is checked against: nothing fits it."""
+"""A random secret to check deliveries to unknown hooks; no signature matches it."""
 
 
-def believe(on: Hook, secret: str, headers: Mapping[str, str], body: bytes, now: float) -> tuple[HookDelivery, Any]:
-    """The delivery and what it says; `Refused` where its signature is wrong, `Malformed` where its text is."""
+def verify(on: Hook, secret: str, headers: Mapping[str, str], body: bytes, now: float) -> tuple[HookDelivery, Any]:
+    """Verify a delivery; returns it with its payload. Raises `Refused` for a signature, `Malformed` for a body."""
     delivery = policy.verify_signature(on.signature, secret, headers, body, now)
     return delivery, _payload(headers, body)
 
 
 def _payload(headers: Mapping[str, str], body: bytes) -> Any:
-    """JSON, whatever it says it is; only what is none may be the form it says it is."""
+    """The body as JSON, whatever its content type; otherwise as a form, if its content type says so."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -95,7 +95,7 @@ def _payload(headers: Mapping[str, str], body: bytes) -> Any:
 
 
 def _form(body: bytes) -> Any:
-    """The fields of a form; GitHub puts its JSON into the field `payload`."""
+    """The fields of a form; GitHub puts JSON into the field `payload`."""
     try:
         found = dict(parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body), errors="strict"))
     except ValueError as error:
@@ -106,7 +106,7 @@ def _form(body: bytes) -> Any:
 async def receive(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str, delivery: HookDelivery, payload: Any
 ) -> Firing:
-    """Fire the hook for a delivery that was believed, unless it says something that the hook does not wait for."""
+    """Fire the hook for a verified delivery, unless it does not match the trigger."""
     row = await lock(tx, workspace, name)
     trigger = armed_trigger(row)
     if not isinstance(trigger.on, Hook):
@@ -114,22 +114,22 @@ async def receive(
     facts = {"trigger": name, "payload": payload, "event": delivery.event, "delivery": delivery.id}
     found = {"delivery": delivery.id, "event": delivery.event}
     this = FiringCause(delivery.key, facts, data={what: value for what, value in found.items() if value is not None})
-    if why := _not_wanted(row, trigger.on, facts):
-        return await _pass_over(tx, engine, caller, trigger, this, why)
+    if why := _skip_reason(row, trigger.on, facts):
+        return await _emit_skip(tx, engine, caller, trigger, this, why)
     return await firing.fire(tx, engine, caller, trigger, this)
 
 
-def _not_wanted(row: Row, on: Hook, facts: Mapping[str, Any]) -> str | None:
+def _skip_reason(row: Row, on: Hook, facts: Mapping[str, Any]) -> str | None:
     if row["paused_at"] is not None:
         return "the trigger is paused"
     place = policy.unmet(on.where, facts)
-    return None if place is None else f"{place} is not what the trigger waits for"
+    return None if place is None else f"{place} does not match the trigger"
 
 
-async def _pass_over(
+async def _emit_skip(
     tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, this: FiringCause, why: str
 ) -> Firing:
-    """Logged, but not kept: the same delivery may be wanted later."""
+    """Emit a skip without storing the firing: the same delivery may match later."""
     came = Firing(trigger.name, this.key, tx.now, "skipped", why)
     work = UnitOfWork(tx, engine, caller)
     firing.emit(work, trigger, came, this.data)
@@ -137,8 +137,8 @@ async def _pass_over(
     return came
 
 
-async def tell_refused(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, why: str) -> None:
-    """A delivery was refused; only the first of many within a while is notified of."""
+async def record_refused(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, why: str) -> None:
+    """Record a refused delivery; of many in a short time, only the first emits an event."""
     log.info("hook_refused trigger=%s reason=%s", trigger.name, why, extra={"code": "hook_refused"})
     if await tx.one("tell_refusal", id=trigger.id, now=tx.now, before=tx.now - ALERT_EVERY_SEC) is None:
         return
@@ -148,46 +148,46 @@ async def tell_refused(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTri
 
 
 async def receive_hook(call: Call, name: str, headers: Mapping[str, str], body: AsyncIterator[bytes]) -> Firing:
-    """Accept what was posted to a hook: the signature is the credential, and every refusal looks the same."""
+    """Accept a request to a hook: the signature is the credential, and every refusal looks the same."""
     check.name(name, "name")
     hook = await call.read(lambda tx: find(tx, call.engine, call.workspace, name))
     lowered = {key.lower(): value for key, value in headers.items()}
     try:
         raw = await whole_body(body)
-        # An unknown hook is checked as well: else the time of a refusal would reveal which hooks exist.
+        # An unknown hook is checked too: otherwise response times would reveal which hooks exist.
         on, secret = (hook.on, hook.secret) if hook is not None else NONE
-        delivery, payload = believe(on, secret, lowered, raw, call.engine.store.now())
+        delivery, payload = verify(on, secret, lowered, raw, call.engine.store.now())
     except Refused as refused:
-        _note_refused(call, hook, refused.reason)
+        _report_refused(call, hook, refused.reason)
         raise refusal(name) from None
     except (TooLarge, Malformed) as error:
-        _note_refused(call, hook, error.what)
+        _report_refused(call, hook, error.what)
         raise
     if hook is None:
         raise refusal(name)
     try:
         came = await call.run_each_time(receive, call.workspace, name, delivery, payload)
     except (InputError, ConflictError) as error:
-        _note_refused(call, hook, str(error))
+        _report_refused(call, hook, str(error))
         raise
     if came.duplicate:
-        _note_refused(call, hook, "it was delivered before")
+        _report_refused(call, hook, "it was delivered before")
     return came
 
 
-def _note_refused(call: Call, hook: KnownHook | None, why: str) -> None:
-    """In the background, and seldom: anyone can send deliveries that are refused, as often as they like."""
-    if hook is not None and is_news(call.engine, hook.trigger.id):
-        call.shared.keep(asyncio.ensure_future(_tell_refused(call, hook, why)))
+def _report_refused(call: Call, hook: KnownHook | None, why: str) -> None:
+    """Report in the background, and rarely: anyone can send any number of refused deliveries."""
+    if hook is not None and should_report(call.engine, hook.trigger.id):
+        call.shared.keep(asyncio.ensure_future(_record_refused(call, hook, why)))
 
 
-async def _tell_refused(call: Call, hook: KnownHook, why: str) -> None:
-    with suppress(ShiftworkError):  # its sender was answered long ago
-        await call.run_each_time(tell_refused, hook.trigger, why)
+async def _record_refused(call: Call, hook: KnownHook, why: str) -> None:
+    with suppress(ShiftworkError):  # the sender already has its answer
+        await call.run_each_time(record_refused, hook.trigger, why)
 
 
 async def whole_body(body: AsyncIterator[bytes]) -> bytes:
-    """The body, within bounds of size and time: its sender is not known yet."""
+    """Read the body within bounds of size and time, since its sender is not verified yet."""
     parts, size = [], 0
     try:
         async with asyncio.timeout(MAX_SEC):
@@ -197,5 +197,5 @@ async def whole_body(body: AsyncIterator[bytes]) -> bytes:
                     raise TooLarge(f"more than {MAX_BYTES} bytes", where="body", hint="Send a smaller body.")
                 parts.append(part)
     except TimeoutError:
-        raise Malformed(f"the body did not come within {MAX_SEC:g} seconds", where="body") from None
+        raise Malformed(f"the body did not arrive within {MAX_SEC:g} seconds", where="body") from None
     return b"".join(parts)

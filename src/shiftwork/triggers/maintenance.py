@@ -1,6 +1,6 @@
-"""Fires the triggers whose time or event has come.
+"""Fires triggers that are due by time or event.
 
-The job elects the process; each firing is then a transaction of its own, so that a failure undoes no other firing.
+The job elects the process; each firing is then a separate transaction, so that a failure undoes no other firing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from shiftwork.triggers.schedule_policy import Due
 
 T = TypeVar("T")
 AT_ONCE = 20
-"""Firings under way together: SQLite commits them together, PostgreSQL side by side."""
+"""Concurrent firings: SQLite commits them together, PostgreSQL in parallel."""
 MAX_BATCHES = 20
-"""In one turn: other maintenance jobs wait meanwhile."""
+"""The most batches per run, since other maintenance jobs wait meanwhile."""
 _ENDS = {"dag_completed": "completed", "dag_failed": "failed", "dag_cancelled": "cancelled"}
 
 
 class _DueSchedule(NamedTuple):
-    """A schedule that is due, locked, and what to do about its ticks: one transaction fires and moves on."""
+    """A locked schedule and its due ticks: one transaction fires them and advances the schedule."""
 
     trigger: ArmedTrigger
     on: Cron
@@ -43,36 +43,36 @@ class _DueSchedule(NamedTuple):
 
 
 class Follower(NamedTuple):
-    """A trigger that waits for events, and the last one before it began to."""
+    """A trigger that waits for events, and the last event before it was saved."""
 
     trigger: ArmedTrigger
     after: int
 
 
 class EventMatch(NamedTuple):
-    """An event that a trigger waits for."""
+    """An event that matches a trigger."""
 
     trigger: ArmedTrigger
     occasion: FiringCause
 
 
 async def elect(tx: Tx, engine: Engine) -> Counts:  # noqa: ARG001  # every maintenance job gets both
-    """Nothing to do inside the turn itself."""
+    """Nothing to do inside the election itself."""
     return {}
 
 
 async def run(engine: Engine) -> Counts:
-    """Schedules first, then events; what was fired."""
+    """Fire due schedules, then matching events; returns the counts."""
     counts = {"ticks": await _fire_due(engine), "events": await follow(engine)}
     return {name: count for name, count in counts.items() if count}
 
 
 async def _fire_due(engine: Engine) -> int:
-    """Every schedule that is due, in the order of their times."""
+    """Fire all due schedules, in the order of their times."""
     fired = 0
     for _ in range(MAX_BATCHES):
         due = await engine.store.read(lambda tx: tx.all("due_triggers", now=tx.now, count=BATCH))
-        fired += sum(await _some_at_once([row["id"] for row in due], functools.partial(_fire_schedule, engine)))
+        fired += sum(await _run_concurrently([row["id"] for row in due], functools.partial(_fire_schedule, engine)))
         if len(due) < BATCH:
             break
     return fired
@@ -94,13 +94,13 @@ async def fire_due(tx: Tx, engine: Engine, trigger_id: str) -> int:
         return 0
     caller = Caller(turn.trigger.actor, workspace=turn.trigger.workspace)
     came = [await firing.fire(tx, engine, caller, turn.trigger, each) for each in _occasions(turn)]
-    await _tell_missed(tx, engine, caller, turn)
+    await _emit_missed(tx, engine, caller, turn)
     await _advance(tx, turn)
     return sum(1 for each in came if each.outcome == "fired")
 
 
 async def skip_due(tx: Tx, engine: Engine, trigger_id: str, why: str) -> None:
-    """The same where what it creates cannot be submitted: the failure is recorded, and it moves on."""
+    """Record that a schedule's work cannot be submitted, and advance the schedule."""
     turn = await _take(tx, trigger_id)
     if turn is None:
         return
@@ -128,11 +128,11 @@ def _occasions(turn: _DueSchedule) -> list[FiringCause]:
     ]
 
 
-async def _tell_missed(tx: Tx, engine: Engine, caller: Caller, turn: _DueSchedule) -> None:
-    """Ticks that nothing is fired for, where no other event reports them."""
+async def _emit_missed(tx: Tx, engine: Engine, caller: Caller, turn: _DueSchedule) -> None:
+    """Emit a skip for missed ticks that no other event reports."""
     if turn.due.fire or not turn.due.skipped:
         return
-    why = f"no server ran at {turn.due.skipped}{' or more' if turn.due.more else ''} of its times"
+    why = f"no server was running at {turn.due.skipped}{' or more' if turn.due.more else ''} of its times"
     came = Firing(turn.trigger.name, f"tick:{schedule_policy.shown(turn.first)}", tx.now, "skipped", why)
     work = UnitOfWork(tx, engine, caller)
     firing.emit(work, turn.trigger, came, {"missed": turn.due.skipped, "more": turn.due.more})
@@ -146,7 +146,7 @@ async def _advance(tx: Tx, turn: _DueSchedule) -> None:
 
 
 async def follow(engine: Engine) -> int:
-    """Read the log from the triggers' cursor, and fire for matching events.
+    """Read the log from the triggers' cursor, and fire matching triggers.
 
     The cursor moves after the firings: after a crash in between, the same events are read again, and each fires only
     once.
@@ -159,13 +159,13 @@ async def follow(engine: Engine) -> int:
         if part is None or part.last == since:
             break
         hits = await engine.store.read(functools.partial(_hits, part.rows))
-        fired += sum(await _some_at_once(hits, functools.partial(fire_match, engine)))
+        fired += sum(await _run_concurrently(hits, functools.partial(fire_match, engine)))
         await engine.store.run(functools.partial(_move_cursor, part.last))
     return fired
 
 
 async def _hits(rows: Sequence[Row], tx: Tx) -> list[EventMatch]:
-    """Reads the followers again: a trigger saved since may wait for these events, which are read only once."""
+    """Match events; reads the triggers again, since one saved meanwhile may wait for these events."""
     found, _ = await followers(tx)
     return await hits(tx, found, rows)
 
@@ -175,7 +175,7 @@ async def _move_cursor(seq: int, tx: Tx) -> None:
 
 
 async def fire_match(engine: Engine, hit: EventMatch) -> int:
-    """Fire a trigger for an event; 0 where that was done before or cannot be done."""
+    """Fire a trigger for an event; returns 0 if it fired before or cannot fire."""
     try:
         came = await engine.store.run(lambda tx: fire_hit(tx, engine, hit))
     except (InputError, ConflictError) as error:
@@ -186,14 +186,14 @@ async def fire_match(engine: Engine, hit: EventMatch) -> int:
 
 
 async def followers(tx: Tx) -> tuple[list[Follower], int]:
-    """All of them, and how far the log was read."""
+    """All triggers that wait for events, and the cursor in the log."""
     rows = await tx.all("following_triggers")
     cursor = await tx.one("read_trigger_cursor") if rows else None
     return [Follower(armed_trigger(row), row["after_seq"]) for row in rows], 0 if cursor is None else int(cursor["seq"])
 
 
 async def hits(tx: Tx, following: Sequence[Follower], rows: Sequence[Row]) -> list[EventMatch]:
-    """Of these events those that some trigger waits for, in their order."""
+    """The events that match a trigger, in order."""
     titles = await _titles(tx, rows) if any(isinstance(each.trigger.on, DagEnds) for each in following) else {}
     found = [
         (each.trigger, row, facts)
@@ -211,7 +211,7 @@ async def hits(tx: Tx, following: Sequence[Follower], rows: Sequence[Row]) -> li
 
 
 def _fitting(trigger: ArmedTrigger, row: Row, titles: dict[str, str | None]) -> dict[str, Any] | None:
-    """What happened, as the trigger's parameters see it; None where it waits for something else."""
+    """The facts of an event for the trigger's parameters; None if the event does not match."""
     if isinstance(trigger.on, DagEnds):
         end = _ENDS.get(row["verb"])
         if end is None or not policy.is_end(trigger.on, titles.get(row["dag_id"]), end):
@@ -244,7 +244,7 @@ async def fire_hit(tx: Tx, engine: Engine, hit: EventMatch) -> Firing | None:
 
 
 async def skip_hit(tx: Tx, engine: Engine, hit: EventMatch, why: str) -> None:
-    """The same where what it creates cannot be submitted."""
+    """Record that the work for an event cannot be submitted."""
     if not await _is_off(tx, hit.trigger):
         caller = Caller(hit.trigger.actor, workspace=hit.trigger.workspace)
         await firing.skip(tx, engine, caller, hit.trigger, hit.occasion, why)
@@ -255,7 +255,7 @@ async def _is_off(tx: Tx, trigger: ArmedTrigger) -> bool:
     return row is None or row["paused_at"] is not None
 
 
-async def _some_at_once(items: Sequence[T], action: Callable[[T], Awaitable[int]]) -> list[int]:
+async def _run_concurrently(items: Sequence[T], action: Callable[[T], Awaitable[int]]) -> list[int]:
     done: list[int] = []
     for start in range(0, len(items), AT_ONCE):
         done += await asyncio.gather(*(action(item) for item in items[start : start + AT_ONCE]))

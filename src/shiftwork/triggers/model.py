@@ -16,18 +16,18 @@ Signature = Literal["standard", "github", "slack"]
 DagEnd = Literal["completed", "failed", "cancelled"]
 FileChange = Literal["added", "changed", "removed"]
 Where = dict[Name, Any]
-"""By its place in what happened (`payload.action`): the value there, a list of possible ones, or {"contains": text}."""
+"""Conditions by path in the facts (`payload.action`): a value, a list of possible values, or {"contains": text}."""
 
 
 class Cron(Fields, tag="cron", tag_field="kind"):
-    """At the times a cron expression says, on the clocks of a time zone."""
+    """At the times of a cron expression in a time zone."""
 
     at: Annotated[str, Meta(min_length=1, max_length=200)]
     zone: Annotated[str, Meta(min_length=1, max_length=100)] = "UTC"
     missed: Missed = "one"
-    """What is done about times at which no server ran: fire once for all of them, not at all, or for each."""
+    """What to do about times at which no server ran: fire once for all of them, not at all, or for each."""
     jitter_sec: Annotated[float, Meta(ge=0, le=86_400)] = 0
-    """Each schedule is late by the same part of this, so that not all start at once."""
+    """Delays each schedule by a fixed fraction of this, so that not all start at once."""
 
 
 class Hook(Fields, tag="hook", tag_field="kind"):
@@ -45,14 +45,14 @@ class Files(Fields, tag="file", tag_field="kind"):
 
 
 class DagEnds(Fields, tag="dag", tag_field="kind"):
-    """When a DAG whose title fits a pattern such as `nightly *` comes to an end."""
+    """When a DAG ends whose title matches a pattern such as `nightly *`."""
 
     title: Annotated[str, Meta(min_length=1, max_length=1000)]
     ends: Annotated[tuple[DagEnd, ...], Meta(min_length=1)] = ("completed",)
 
 
 class Happens(Fields, tag="event", tag_field="kind"):
-    """When the queue tells one of these events."""
+    """When the queue emits one of these events."""
 
     events: Annotated[list[Name], Meta(min_length=1)]
     where: Where = {}
@@ -63,9 +63,9 @@ Kind = Literal["cron", "hook", "file", "dag", "event"]
 
 
 class NewTrigger(Fields):
-    """A trigger to be saved: what it waits for, and the task or DAG it creates then.
+    """A trigger to save: what it waits for, and the task or DAG that it creates.
 
-    Texts in the task or DAG may name parameters as `{{ name }}`.
+    Texts in the task or DAG can name parameters as `{{ name }}`.
     """
 
     on: Source
@@ -73,11 +73,11 @@ class NewTrigger(Fields):
     dag: dict[str, Any] | None = None
     parameters: dict[str, Parameter] = {}
     overlap: Overlap = "allow"
-    """What is done while the work of an earlier firing has not ended: fire all the same, do not, or cancel it first."""
+    """What to do while the work of an earlier firing has not ended: fire anyway, skip, or cancel that work first."""
 
 
 class Trigger(msgspec.Struct, frozen=True):
-    """A trigger as a reader sees it; the secret of a hook is never shown."""
+    """A trigger, without the secret of a hook."""
 
     name: str
     workspace_id: str
@@ -97,7 +97,7 @@ class Trigger(msgspec.Struct, frozen=True):
 
 
 class SavedTrigger(msgspec.Struct, frozen=True):
-    """A trigger just saved; a secret that was made for it is seen here and never again."""
+    """A saved trigger. A generated secret is only returned here."""
 
     trigger: Trigger
     secret: str | None = None
@@ -108,18 +108,18 @@ class SavedTrigger(msgspec.Struct, frozen=True):
 
 
 class Firing(msgspec.Struct, frozen=True):
-    """One time that a trigger went off, and what it created or why it did not."""
+    """One firing of a trigger: what it created, or why it was skipped."""
 
     trigger: str
     key: str
-    """What it went off for: a tick, a delivery, a file, an event. For one key it fires once."""
+    """The occasion: a tick, a delivery, a file, an event. A trigger fires once per key."""
     at: float
     outcome: Literal["fired", "skipped"]
     reason: str | None = None
     tasks: list[str] = []
     dag_id: str | None = None
     duplicate: bool = False
-    """It already fired for this: this was the outcome."""
+    """Whether the trigger had already fired for this key, with this outcome."""
 
 
 class Preview(msgspec.Struct, frozen=True):

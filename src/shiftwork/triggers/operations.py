@@ -1,4 +1,4 @@
-"""Triggers as people keep them: saved, read, paused, resumed, removed, fired by hand; checked when they are saved."""
+"""Implements the operations on triggers, and checks triggers when they are saved."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ from shiftwork.triggers.model import (
 from shiftwork.triggers.templates import Parameter
 
 MAX_SHOWN = 10
-"""Of the next times of a schedule."""
+"""The most next times of a schedule to return."""
 _BOUNDS = Bounds()
 SECRET_BYTES = 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""It is part of an address, and of the name of what it creates."""
+"""The name is part of an address, and of the creator of its tasks."""
 
 
 class Secret(NamedTuple):
-    """What the caller brought, or what was made in case one is needed."""
+    """The caller's secret, or a new one in case it is needed."""
 
     given: str | None = None
     made: str | None = None
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A trigger as it was saved, and the mark of the secret that was made for it, which itself is not kept here."""
+    """A saved trigger, and the hash of its generated secret, which itself is not stored here."""
 
     trigger: Trigger
     made: str | None = None
@@ -77,11 +77,11 @@ def mark(secret: str | None) -> str | None:
 
 
 def check_new(new: NewTrigger, workspace: str, resolver: Resolver, now: float) -> None:
-    """What the trigger waits for can come, and what it creates could be submitted."""
+    """Check that the trigger can fire, and that its work can be submitted."""
     check.to_json(new, _BOUNDS.body_bytes, _BOUNDS, "trigger")
     _check_source(new.on)
     if (new.task is None) == (new.dag is None):
-        raise InputError("a trigger creates either a task or a dag", where="task")
+        raise InputError("a trigger must create either a task or a dag", where="task")
     template = Template(new.task, new.dag, new.parameters)
     templates.check_template(new.task if new.task is not None else new.dag, new.parameters)
     _refuse_fixed_ids(template)
@@ -111,7 +111,7 @@ def _tasks_of(template: Template) -> list[Any]:
 
 
 def _refuse_fixed_ids(template: Template) -> None:
-    """An id is taken by the first firing, and in the way of the second."""
+    """Refuse fixed ids: the first firing would use them up."""
     for task in _tasks_of(template):
         id_ = task.get("id") if isinstance(task, dict) else None
         if isinstance(id_, str) and "{{" not in id_:
@@ -119,12 +119,12 @@ def _refuse_fixed_ids(template: Template) -> None:
 
 
 def _refuse_fixed_times(template: Template) -> None:
-    """A time that is fixed has passed at the second firing, if not at the first."""
+    """Refuse fixed times: they will have passed at the second firing, if not at the first."""
     for task in _tasks_of(template):
         for name, instead in (("run_at", "delay"), ("expires_at", "expires_in")):
             if isinstance(task, dict) and task.get(name) is not None:
                 hint = f"Give `{instead}`, in seconds from the firing."
-                raise InputError(f"a trigger fires again and again; `{name}` is one moment", where=name, hint=hint)
+                raise InputError(f"a trigger fires repeatedly, but `{name}` is a fixed time", where=name, hint=hint)
 
 
 def _refuse_cycle(tasks: list[dict[str, Any]]) -> None:
@@ -158,8 +158,8 @@ async def save(
     stored = await call.run(_save, call.workspace, name, new, brought)
     if stored.made not in {None, mark(brought.made)}:
         raise ConflictError(
-            f"this request has saved the trigger {name} already; its secret is not stored",
-            hint="Save it again under a new key, with a secret of your own.",
+            f"this request has already saved the trigger {name}; its secret is not stored",
+            hint="Save it again under a new key, with your own secret.",
         )
     return SavedTrigger(stored.trigger, None if stored.made is None else brought.made)
 
@@ -178,9 +178,9 @@ def _secret(new: NewTrigger, given: str | None) -> Secret:
 async def _save(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str, new: NewTrigger, secret: Secret
 ) -> Stored:
-    """A hook keeps its secret until another is brought."""
+    """Save a trigger. A hook keeps its secret unless another is given."""
     await engine.settings_cache.add(tx, workspace)
-    await tx.advisory_lock(f"triggers:{workspace}")  # two that save the same new name at once
+    await tx.advisory_lock(f"triggers:{workspace}")  # concurrent saves of the same new name
     before = await tx.one("lock_trigger", workspace=workspace, name=name)
     id_ = engine.ids.make(tx.now) if before is None else before["id"]
     kept = None if before is None else before["secret"]
@@ -249,7 +249,7 @@ async def resume(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: s
         tick, at = next_times(trigger.on, trigger.id, tx.now) if isinstance(trigger.on, Cron) else (None, None)
         after = await event_log.last(tx)
         await tx.run("resume_trigger", id=row["id"], tick_at=tick, next_at=at, after_seq=after, now=tx.now)
-        await tx.run("delete_watched_files", id=row["id"])  # what changed meanwhile is seen for the first time
+        await tx.run("delete_watched_files", id=row["id"])  # changes in the meantime are ignored
         await _emit(tx, engine, caller, workspace, "trigger_resumed", name)
     return await read(tx, workspace, name)
 
@@ -277,7 +277,7 @@ async def fire_by_hand(
     facts: Mapping[str, Any] = {},
     reason: str | None = None,
 ) -> Firing:
-    """A paused trigger can be fired by hand, too."""
+    """Fire a trigger by hand, even a paused one."""
     check.fit({"parameters": parameters, "facts": facts}, "fire")
     trigger = armed_trigger(await lock(tx, workspace, name))
     event_data = {} if reason is None else {"said": reason}
@@ -348,7 +348,7 @@ async def preview(
     facts: Mapping[str, Any] = {},
     reason: str | None = None,
 ) -> Preview:
-    """Checked as if it were submitted."""
+    """Preview a firing, with the checks of a submission."""
     check.fit({"parameters": parameters, "facts": facts}, "fire")
     trigger = armed_trigger(await find(tx, workspace, name))
     known = {**_facts_now(trigger, tx.now), **facts}

@@ -1,4 +1,4 @@
-"""The rules of triggers: whether what happened is what one waits for, and who has signed a delivery to a hook."""
+"""The rules of triggers: which facts match, and whether the signature of a delivery to a hook is valid."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from shiftwork.triggers.model import DagEnds, Files, Happens, Signature, Where
 from shiftwork.triggers.templates import MISSING, look_up
 
 MAX_CHAIN_LENGTH = 5
-"""How often work that a trigger created may fire a trigger in turn, so that no circle of them runs forever."""
+"""The longest chain of triggers firing each other, so that no cycle runs forever."""
 WINDOW_SEC = 300.0
-"""How far the time in a signature may be from ours: what is older may be a replay."""
+"""The largest difference between a signature's time and ours; an older delivery may be a replay."""
 WHSEC = "whsec_"
 MIN_SECRET_BYTES = 16
 MAX_CHARS = 512
@@ -31,20 +31,20 @@ def check_where(where: Where) -> None:
         several = isinstance(wanted, list) and bool(wanted) and all(isinstance(each, _SCALARS) for each in wanted)
         contains = isinstance(wanted, dict) and wanted.keys() == {"contains"} and isinstance(wanted["contains"], str)
         if not (plain or several or contains):
-            raise InputError('expected a value, a list of them, or {"contains": text}', where=f"on.where.{place}")
+            raise InputError('expected a value, a list of values, or {"contains": text}', where=f"on.where.{place}")
 
 
 def check_events(names: list[str]) -> None:
-    """Events that exist, and none of triggers: those would fire each other with no work between them."""
+    """Refuse unknown events, and those of triggers, which would fire each other with no work in between."""
     able = {name for name in events.every_name() if not name.startswith("trigger.")}
     for name in names:
         if not events.chosen(name, able):
-            hint = "docs/reference/events.md lists them; events of triggers fire none."
+            hint = "docs/reference/events.md lists the events; those of triggers cannot be used."
             raise InputError(f"no trigger can wait for the event {name!r}", where="on.events", hint=hint)
 
 
 def unmet(where: Where, facts: Mapping[str, Any]) -> str | None:
-    """The first place that is not as it should be, or None."""
+    """The first path whose value does not match, or None."""
     return next((place for place, wanted in where.items() if not _fits(look_up(facts, place), wanted)), None)
 
 
@@ -64,7 +64,7 @@ def _equal(found: Any, wanted: Any) -> bool:
 def check_pattern(pattern: str) -> None:
     if pattern.startswith("/") or "\\" in pattern or ".." in pattern.split("/"):
         hint = "Write it as in `inbox/*.md` or `**/*.md`; paths are relative to the folder the server watches."
-        raise InputError("a path in the folder that is watched", where="on.pattern", hint=hint)
+        raise InputError("expected a path inside the watched folder", where="on.pattern", hint=hint)
 
 
 def is_file(on: Files, path: str) -> bool:
@@ -81,7 +81,7 @@ def is_end(on: DagEnds, title: str | None, status: str) -> bool:
 
 
 class Refused(Exception):
-    """A delivery that is not taken; `reason` is for the log of events, not for the sender."""
+    """A delivery is refused; `reason` is for the event log, not for the sender."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -89,38 +89,38 @@ class Refused(Exception):
 
 
 class HookDelivery(NamedTuple):
-    """A delivery that is what it says."""
+    """A verified delivery."""
 
     key: str
-    """By which it is known when it comes again."""
+    """Identifies the delivery if it is repeated."""
     id: str | None
     event: str | None
 
 
 def secret_of(signature: Signature, noise: bytes) -> str:
-    """A secret made of random bytes, as this kind of sender takes it."""
+    """Format random bytes as a secret for this kind of sender."""
     return WHSEC + base64.b64encode(noise).decode() if signature == "standard" else noise.hex()
 
 
 def check_secret(signature: Signature, secret: str) -> None:
-    """Whether a secret that someone brings can be used, and is not too easy to guess."""
+    """Check that a caller's secret has the right form and is not too easy to guess."""
     if signature == "standard":
         try:
             size = len(_standard_key(secret))
         except (binascii.Error, ValueError):
-            what = "the secret of Standard Webhooks is whsec_ and base64"
-            raise InputError(what, where="secret", hint="Leave it out, and one is made.") from None
+            what = "a Standard Webhooks secret is whsec_ followed by base64"
+            raise InputError(what, where="secret", hint="Leave it out to have one generated.") from None
     else:
         size = len(secret.encode())
     if size < MIN_SECRET_BYTES or len(secret) > MAX_CHARS:
-        what = f"a secret has at least {MIN_SECRET_BYTES} bytes and at most {MAX_CHARS} characters"
-        raise InputError(what, where="secret", hint="Leave it out, and one is made.")
+        what = f"a secret must have at least {MIN_SECRET_BYTES} bytes and at most {MAX_CHARS} characters"
+        raise InputError(what, where="secret", hint="Leave it out to have one generated.")
 
 
 def verify_signature(
     signature: Signature, secret: str, headers: Mapping[str, str], body: bytes, now: float
 ) -> HookDelivery:
-    """The delivery, if its signature fits; names of headers are in lower case."""
+    """Return the delivery if its signature is valid; header names are in lower case."""
     return _SCHEMES[signature](secret, headers, body, now)
 
 
@@ -129,18 +129,18 @@ def _standard(secret: str, headers: Mapping[str, str], body: bytes, now: float) 
     signed = f"{id_}.{sent}.".encode() + body
     right = base64.b64encode(_hmac(_standard_key(secret), signed)).decode()
     offered = [each.partition(",") for each in _needed(headers, "webhook-signature").split(" ")]
-    if not any(version == "v1" and _same(given, right) for version, _, given in offered):
+    if not any(version == "v1" and _equal_secrets(given, right) for version, _, given in offered):
         raise Refused("the signature is wrong")
     _check_time(sent, now)
     return HookDelivery(f"standard:{id_}", id_, None)
 
 
 def _github(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> HookDelivery:
-    """GitHub signs the body alone: the id of a delivery could be made up, so the same body is the same delivery."""
+    """GitHub signs only the body: a delivery id could be forged, so equal bodies count as one delivery."""
     del now
     right = _hmac(secret.encode(), body).hex()
     algorithm, _, given = _needed(headers, "x-hub-signature-256").partition("=")
-    if algorithm != "sha256" or not _same(given, right):
+    if algorithm != "sha256" or not _equal_secrets(given, right):
         raise Refused("the signature is wrong")
     return HookDelivery(f"github:{right}", _short(headers, "x-github-delivery"), _short(headers, "x-github-event"))
 
@@ -149,7 +149,7 @@ def _slack(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> 
     sent = _needed(headers, "x-slack-request-timestamp")
     right = _hmac(secret.encode(), f"v0:{sent}:".encode() + body).hex()
     version, _, given = _needed(headers, "x-slack-signature").partition("=")
-    if version != "v0" or not _same(given, right):
+    if version != "v0" or not _equal_secrets(given, right):
         raise Refused("the signature is wrong")
     _check_time(sent, now)
     return HookDelivery(f"slack:{right}", None, None)
@@ -167,7 +167,7 @@ def _hmac(key: bytes, signed: bytes) -> bytes:
     return hmac.new(key, signed, hashlib.sha256).digest()
 
 
-def _same(given: str, right: str) -> bool:
+def _equal_secrets(given: str, right: str) -> bool:
     return hmac.compare_digest(given.encode(), right.encode())
 
 
@@ -179,12 +179,12 @@ def _needed(headers: Mapping[str, str], name: str) -> str:
 
 
 def _short(headers: Mapping[str, str], name: str) -> str | None:
-    """A header that no signature covers, as much of it as may stand in an event."""
+    """An unsigned header, shortened for an event."""
     return headers[name][:MAX_CHARS] if name in headers else None
 
 
 def _check_time(sent: str, now: float) -> None:
-    """Looked at after the signature, which covers it."""
+    """Check the time, after the signature that covers it."""
     if not (sent.isascii() and sent.isdigit() and len(sent) <= len("99999999999")):
         raise Refused("the timestamp is not a number")
     if abs(now - int(sent)) > WINDOW_SEC:

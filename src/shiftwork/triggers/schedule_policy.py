@@ -1,8 +1,8 @@
-"""When a schedule fires: the instants of a cron expression on the clocks of a time zone, also on days they change.
+"""When a schedule fires: the instants of a cron expression in a time zone, including days when clocks change.
 
-A schedule at fixed times fires once for each, as Debian's cron does: a time that a change of the clocks leaves out
-comes at the first instant after it, one that comes twice counts the first time. A schedule with a `*` at the beginning
-of its minute or hour fires whenever the clock shows a time that fits.
+A schedule at fixed times fires once for each, as Debian's cron does: a time skipped by a clock change fires at the
+first instant after it, and a time that occurs twice fires the first time. A schedule whose minute or hour begins with
+`*` fires whenever the clock shows a matching time.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ ALIASES = {
     "@hourly": "0 * * * *",
 }
 MAX_MISSED = 100
-"""Of the times that were missed, this many of the newest are fired for; those before are notified of as skipped."""
+"""The most missed times to fire for, newest first; earlier ones are reported as skipped."""
 LATE_SEC = 60.0
-"""A time is missed when it is longer ago than this."""
+"""A time counts as missed after this long."""
 _FIELDS = 5
 _DAY = timedelta(days=1)
 _SECOND = timedelta(seconds=1)
 
 
 class Due(NamedTuple):
-    """The instants a schedule fires for now, how many it does not fire for, and whether there were more to count."""
+    """The instants to fire for now, the number of skipped ones, and whether there were more than counted."""
 
     fire: tuple[float, ...]
     skipped: int
@@ -46,18 +46,18 @@ class Due(NamedTuple):
 
 
 def check(cron: Cron) -> None:
-    """Whether the expression and the zone can be read, and ever come to an instant."""
+    """Check that the expression and the zone are valid, and that the schedule ever fires."""
     zone_of(cron.zone)
     if next_after(cron, 0.0) is None:
-        raise InputError(f"{cron.at!r} never comes", where="on.at")
+        raise InputError(f"{cron.at!r} never occurs", where="on.at")
 
 
 @lru_cache(1024)
 def zone_of(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except (KeyError, OSError, ValueError):  # one that is not there, a folder of them, and no name at all
-        hint = "Name one of the IANA database, such as Europe/Berlin, America/New_York or UTC."
+    except (KeyError, OSError, ValueError):  # an unknown zone, a folder of zones, an invalid name
+        hint = "Use a name from the IANA database, such as Europe/Berlin, America/New_York or UTC."
         raise InputError(f"there is no time zone {name!r}", where="on.zone", hint=hint) from None
 
 
@@ -80,7 +80,7 @@ def _problem(text: str) -> str | None:
 
 
 def next_after(cron: Cron, after: float) -> float | None:
-    """The first instant after this one, without jitter; None where none comes."""
+    """The first instant after this one, without jitter; None if there is none."""
     return next(instants(cron, after), None)
 
 
@@ -95,7 +95,7 @@ def instants(cron: Cron, after: float) -> Iterator[float]:
 
 def _fixed(text: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
     """One instant for each time of the calendar; two times may be moved to the same one."""
-    # The clock may show an earlier time than it did a while ago: begin before that.
+    # After a clock change the wall time may have occurred before, so begin a day earlier.
     for wall in CronSim(text, _wall(after, zone) - _DAY):
         instant = wall.replace(tzinfo=zone).astimezone(UTC)
         if _wall(instant, zone) != wall:
@@ -106,7 +106,7 @@ def _fixed(text: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
 
 
 def _first_after_gap(zone: ZoneInfo, wall: datetime) -> datetime:
-    """The clock never shows this time: the instant at which it jumps over it."""
+    """The instant at which the clock jumps over this wall time."""
     before = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
     after = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     changed = _change(zone, before - _SECOND, after)
@@ -114,7 +114,7 @@ def _first_after_gap(zone: ZoneInfo, wall: datetime) -> datetime:
 
 
 def _fitting(text: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
-    """Every instant at which the clock shows a time that fits: between two changes clocks just run."""
+    """Every instant at which the clock shows a matching time, from one clock change to the next."""
     start, last = after, after
     while True:
         offset = _offset(start, zone)
@@ -133,7 +133,7 @@ def _fitting(text: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
 
 
 def _change(zone: ZoneInfo, start: datetime, end: datetime) -> datetime | None:
-    """The first instant after `start`, and not after `end`, from which clocks run at another offset."""
+    """The first instant after `start`, up to `end`, at which the offset changes."""
     offset, low = _offset(start, zone), start
     while low < end:
         high = min(low + _DAY, end)
@@ -156,31 +156,31 @@ def _wall(instant: datetime, zone: ZoneInfo) -> datetime:
 
 
 def shown(instant: float) -> str:
-    """An instant as it is in keys and in what happened."""
+    """Format an instant for keys and facts."""
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def jitter(cron: Cron, trigger_id: str) -> float:
-    """By how much this schedule is always late."""
+    """The fixed delay of this schedule."""
     share = int.from_bytes(hashlib.sha256(trigger_id.encode()).digest()[:8], "big") / 2**64
     return cron.jitter_sec * share
 
 
 def due(cron: Cron, first: float, now: float) -> Due:
-    """What to do about the instants from `first` to now; jitter is taken off both by anyone who asks."""
+    """What to do about the instants from `first` to now, both without jitter."""
     ticks, more = _newest(cron, first, now)
     fire = _choose(cron.missed, ticks, now)
     return Due(fire, len(ticks) - len(fire), more)
 
 
 def _choose(missed: Missed, ticks: tuple[float, ...], now: float) -> tuple[float, ...]:
-    if missed == "all" or not ticks:  # none, where the rules of a zone have changed meanwhile
+    if missed == "all" or not ticks:  # empty if the rules of the zone have changed
         return ticks
     return ticks[-1:] if missed == "one" or now - ticks[-1] <= LATE_SEC else ()
 
 
 def _newest(cron: Cron, first: float, now: float) -> tuple[tuple[float, ...], bool]:
-    """The newest of the instants since `first`, which is one of them, and whether there are more than these."""
+    """The newest instants since `first`, inclusive, and whether there are more."""
     span = 3600.0
     while True:
         since = max(now - span, first - 1)

@@ -1,4 +1,4 @@
-"""Templates: JSON whose texts name parameters as `{{ name }}`, filled with values of the type each parameter has."""
+"""Templates: JSON in which texts name parameters as `{{ name }}`, to be filled with values of the declared types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shiftwork.model.errors import InputError, TooLarge
 from shiftwork.model.task import Fields, Name
 
 _NAMED = re.compile(r"\{\{([^{}]*)\}\}")
-"""Blanks around the name are stripped afterwards: a pattern that leaves them out tries every way to divide them."""
+"""Blanks around the name are stripped later: a pattern that skips them would backtrack quadratically."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _KINDS: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -25,21 +25,21 @@ _KINDS: dict[str, tuple[type, ...]] = {
 _SAMPLES: dict[str, Any] = {"string": "sample", "number": 1.5, "integer": 1, "boolean": True, "object": {}, "array": []}
 MISSING = object()
 MAX_FILLED = 8_388_608
-"""Characters that the values in one filled template may have together; a short template can name a long value often."""
+"""The most characters of all values in a filled template; a short template can repeat a long value."""
 _INDEX_DIGITS = 9
 
 
 class Parameter(Fields):
-    """A value that a template needs: where it is in what happened, or what it is otherwise."""
+    """A value that a template needs: its path in the facts, and its default."""
 
     type: Literal["string", "number", "integer", "boolean", "object", "array"] = "string"
     source: Name | None = msgspec.field(default=None, name="from")
-    """Its place in what happened, such as `payload.pull_request.number`."""
+    """Its path in the facts, such as `payload.pull_request.number`."""
     default: Any = msgspec.UNSET
 
 
 def look_up(facts: Any, place: str) -> Any:
-    """The value at a place such as `payload.commits.0.id`, or MISSING."""
+    """The value at a path such as `payload.commits.0.id`, or MISSING."""
     found = facts
     for step in place.split("."):
         if isinstance(found, Mapping) and step in found:
@@ -52,26 +52,26 @@ def look_up(facts: Any, place: str) -> Any:
 
 
 def _is_index(step: str) -> bool:
-    """Python refuses to read a number of thousands of digits, and no list is that long."""
+    """Whether a step is a list index; bounded, since Python refuses to parse thousands of digits."""
     return step.isascii() and step.isdigit() and len(step) <= _INDEX_DIGITS
 
 
 def check_template(template: Any, parameters: Mapping[str, Parameter]) -> None:
-    """Every parameter has a name and a value to expect, and no other is named."""
+    """Check that every parameter has a valid name and a source, and that every name in the template is declared."""
     for name, parameter in parameters.items():
         where = f"parameters.{name}"
         if _NAME.fullmatch(name) is None:
-            raise InputError("the name of a parameter is letters, digits and _", where=where)
+            raise InputError("the name of a parameter can only have letters, digits and _", where=where)
         if parameter.default is not msgspec.UNSET:
             _check_type(name, parameter, parameter.default)
         elif parameter.source is None:
-            raise InputError("it has neither `from` nor `default`, so nothing could fill it", where=where)
+            raise InputError("it needs `from` or `default`", where=where)
     for name in sorted(_named_in(template) - parameters.keys()):
         raise InputError(f"{{{{ {name} }}}} is not a parameter of this template", where="parameters")
 
 
 def samples(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
-    """A value for each parameter, to see whether what comes out is right."""
+    """A sample value for each parameter, to check the filled template."""
     return {
         name: _SAMPLES[parameter.type] if parameter.default is msgspec.UNSET else parameter.default
         for name, parameter in parameters.items()
@@ -79,7 +79,7 @@ def samples(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
 
 
 def values(parameters: Mapping[str, Parameter], facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of each parameter: as given, else as it is in what happened, else its default."""
+    """The value of each parameter: as given, otherwise from the facts, otherwise its default."""
     for name in given:
         if name not in parameters:
             raise InputError(f"there is no parameter {name!r}", where=f"parameters.{name}")
@@ -93,7 +93,7 @@ def _value(name: str, parameter: Parameter, facts: Mapping[str, Any], given: Map
     if found is MISSING and parameter.default is not msgspec.UNSET:
         return parameter.default
     if found is MISSING:
-        raise InputError(f"what happened has no {parameter.source}", where=f"parameters.{name}")
+        raise InputError(f"the facts have no {parameter.source}", where=f"parameters.{name}")
     return _check_type(name, parameter, found)
 
 
@@ -110,7 +110,7 @@ def _shown(value: Any) -> str:
 
 
 class _Filling:
-    """The values of one template, each written as text once, and the room that is left for them."""
+    """The values for one template, each converted to text once, and the remaining characters."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
@@ -129,7 +129,7 @@ class _Filling:
         self._left -= len(text)
         if self._left < 0:
             raise TooLarge(
-                f"its values have more than {MAX_FILLED} characters together",
+                f"its values have more than {MAX_FILLED} characters in total",
                 where=f"parameters.{name}",
                 hint="Name the parameter less often, or pass a reference to a large value instead of the value.",
             )
@@ -137,7 +137,7 @@ class _Filling:
 
 
 def fill(template: Any, values: Mapping[str, Any]) -> Any:
-    """The template with its parameters replaced, once: what a value says is never read as a template."""
+    """Fill the template once; values are never interpreted as templates."""
     return _fill(template, _Filling(values))
 
 
@@ -150,7 +150,7 @@ def _fill(template: Any, filling: _Filling) -> Any:
 
 
 def _fill_text(text: str, filling: _Filling) -> Any:
-    """A text that is one parameter and nothing else becomes the value with its type."""
+    """Fill a text. A text that is only a parameter becomes its value, with its type."""
     if whole := _NAMED.fullmatch(text):
         return filling.value(whole[1].strip())
     return _NAMED.sub(lambda match: filling.text(match[1].strip()), text)

@@ -1,4 +1,4 @@
-"""File triggers: what the folder watcher has seen, and the firing for changes."""
+"""File triggers: records the files seen by the folder watcher, and fires for changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shiftwork.triggers.model import FileChange, Files, Firing
 
 
 class Watcher(NamedTuple):
-    """A trigger, and the files as they were last seen: by path their hash, or None once removed."""
+    """A trigger, and the last seen files: a hash by path, or None if removed."""
 
     trigger: ArmedTrigger
     looked: bool
@@ -22,7 +22,7 @@ class Watcher(NamedTuple):
 
 
 class ChangedFile(NamedTuple):
-    """A file whose content is another than before; without a hash it is gone."""
+    """A file whose content has changed; without a hash, it was removed."""
 
     path: str
     change: FileChange
@@ -39,21 +39,21 @@ async def watchers(tx: Tx) -> list[Watcher]:
     return found
 
 
-async def look_first(tx: Tx, trigger_id: str, files: Sequence[tuple[str, str]]) -> None:
-    """What is there already is no news."""
+async def record_existing(tx: Tx, trigger_id: str, files: Sequence[tuple[str, str]]) -> None:
+    """Record the existing files, which do not fire the trigger."""
     if await tx.one("note_first_look", id=trigger_id, now=tx.now) is not None:
         await tx.insert("insert_watched_files", [(trigger_id, path, sha256) for path, sha256 in files])
 
 
 async def fire_for(tx: Tx, engine: Engine, trigger: ArmedTrigger, seen: ChangedFile) -> Firing | None:
-    """Fire for a file, unless another server has seen the same, or the trigger waits for other changes."""
+    """Fire for a file, unless another server has already done so, or the change does not match."""
     if not await _is_news(tx, trigger, seen):
         return None
     return await firing.fire(tx, engine, _caller(trigger), trigger, _occasion(engine, tx.now, trigger, seen))
 
 
 async def skip_for(tx: Tx, engine: Engine, trigger: ArmedTrigger, seen: ChangedFile, why: str) -> None:
-    """The same where what it creates cannot be submitted."""
+    """Record that the work for a file cannot be submitted."""
     if await _is_news(tx, trigger, seen):
         await firing.skip(tx, engine, _caller(trigger), trigger, _occasion(engine, tx.now, trigger, seen), why)
 
@@ -61,7 +61,7 @@ async def skip_for(tx: Tx, engine: Engine, trigger: ArmedTrigger, seen: ChangedF
 async def _is_news(tx: Tx, trigger: ArmedTrigger, seen: ChangedFile) -> bool:
     row = await tx.one("lock_trigger_by_id", id=trigger.id)
     if row is None or row["paused_at"] is not None or row["looked_at"] is None:
-        return False  # without a look it was resumed or saved anew after anyone who has seen this read what it knew
+        return False  # no record: the trigger was resumed or saved after the watcher read it
     saved = await tx.one("save_watched_file", trigger_id=trigger.id, path=seen.path, hash=seen.sha256)
     assert isinstance(trigger.on, Files)
     return saved is not None and seen.change in trigger.on.changes
@@ -72,6 +72,6 @@ def _caller(trigger: ArmedTrigger) -> Caller:
 
 
 def _occasion(engine: Engine, now: float, trigger: ArmedTrigger, seen: ChangedFile) -> FiringCause:
-    """The same content may come back later: what keeps it from firing twice is what was seen last, not its key."""
+    """The key is new each time, since the same content can return; the recorded files prevent double firing."""
     facts: dict[str, Any] = seen._asdict()
     return FiringCause(f"file:{engine.ids.make(now)}", {"trigger": trigger.name, **facts}, data=facts)

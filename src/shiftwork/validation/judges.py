@@ -25,16 +25,16 @@ async def submit_result(work: UnitOfWork, awaited: Awaited) -> Outcome:
     )
     row.run_until = row.lease_check_at = limit
     row.lease_until = None
-    work.part(Limits).hand_in(row)
+    work.part(Limits).release_submitted(row)
     path = work.move(row, "submit_output")
-    judge_id = None if judge is None else await _ask(work, row, judge)
+    judge_id = None if judge is None else await _submit_judge(work, row, judge)
     await work.tx.insert("insert_outputs", [(row.id, row.fence, judge_id, item.stored, work.now)])
     data = {"until": limit} if judge_id is None else {"until": limit, "judge": ids.show_task(judge_id)}
     work.emit(row, "handed_in", path, fence=row.fence, data=data, actor=work.caller.for_agent(row.agent_id))
     return Outcome(ids.show_task(row.id), State.VALIDATING.value, data=data)
 
 
-async def _ask(work: UnitOfWork, row: TaskRow, judge: Prepared) -> str:
+async def _submit_judge(work: UnitOfWork, row: TaskRow, judge: Prepared) -> str:
     """Submit a judging task; returns its UUID. It is not part of the judged task's DAG, whose end it must not delay.
 
     It uses the same budgets, and is accepted even by a full queue: finished work must be able to end.

@@ -75,7 +75,7 @@ async def check(work: UnitOfWork, items: Mapping[str, CheckedResult], rows: Mapp
         body = msgspec.json.decode(stored["body"])
         resolver = await work.engine.settings_cache.load(work.tx, row["workspace"])
         settings = resolver.settings(row["type"], own_settings(body) if row["own_settings"] else None)
-        output = _asked(row, body, resolver)
+        output = _requirement(row, body, resolver)
         method, found = output.get("validation", "none"), item.result.verdict
         if settings.require_decision_report and not item.reported:
             await _miss_report(work, row, item, settings, checked)
@@ -93,11 +93,11 @@ async def check(work: UnitOfWork, items: Mapping[str, CheckedResult], rows: Mapp
         elif found is None and not checked.has_room(output, item):
             checked.postponed.append(item)
         else:
-            checked.record(item, _look(work, row, item, output))
+            checked.record(item, _validate(work, row, item, output))
     return checked
 
 
-def _asked(row: Row, body: Mapping[str, Any], resolver: Resolver) -> Mapping[str, Any]:
+def _requirement(row: Row, body: Mapping[str, Any], resolver: Resolver) -> Mapping[str, Any]:
     """How the output is validated: as its task says, otherwise its type."""
     own: Mapping[str, Any] = body.get("output") or {}
     declared = resolver.declared(row["type"])
@@ -106,7 +106,7 @@ def _asked(row: Row, body: Mapping[str, Any], resolver: Resolver) -> Mapping[str
     return {"validation": "json-schema", "validation_schema": declared.result_schema}
 
 
-def _look(work: UnitOfWork, row: Row, item: CheckedResult, output: Mapping[str, Any]) -> Verdict | None:
+def _validate(work: UnitOfWork, row: Row, item: CheckedResult, output: Mapping[str, Any]) -> Verdict | None:
     """The verdict on one output; None if no validation is required."""
     method, asked = output.get("validation", "none"), output.get("validation_schema")
     if item.result.verdict is not None:

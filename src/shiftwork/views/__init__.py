@@ -1,6 +1,6 @@
-"""Other names over the same data: a view renames fields, states and events of requests and answers.
+"""Views: a document's names for the fields, states and events of requests and answers.
 
-A view is registered by the package that needs it; the server finds it here by its name.
+The package that defines a view registers it; the server looks it up by its name.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def register(view: View) -> View:
 
 
 def names() -> tuple[str, ...]:
-    """Every name that a caller may give, ours first."""
+    """The names that a caller may pass, ours first."""
     return (NATIVE, *_views)
 
 
 def of_profile(profile: str) -> str:
-    """The view in which a queue of this profile answers."""
+    """The default view of a queue with this profile."""
     return profile if profile in _views else NATIVE
 
 

@@ -1,8 +1,8 @@
-"""A view: one table from our names to a document's, and a pair of pure functions where values differ.
+"""A view: a table from our names to a document's, with a pair of pure functions where values differ.
 
-A view reads no store and decides nothing. Tasks come and go as plain dicts: ours with the names of the
-schema and nested `claim`, `retry`, `spec`, `output`, `result` and `tokens_used`; times are seconds since
-1970 with us and ISO 8601 in UTC outside.
+A view reads no store and decides nothing. It converts tasks as plain dicts: ours have the names of the
+schema, with nested `claim`, `retry`, `spec`, `output`, `result` and `tokens_used`. Our times are seconds
+since 1970; the document's are ISO 8601 in UTC.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def same(value: Any) -> Any:
 
 
 class Pair(NamedTuple):
-    """How a value goes out and comes back; neither sees None. `back` raises ValueError or TypeError."""
+    """Converts a value to the document and back; neither gets None. `back` raises ValueError or TypeError."""
 
     out: Convert = same
     back: Convert = same
@@ -38,7 +38,7 @@ SAME = Pair()
 
 
 class Field(NamedTuple):
-    """One row of a view. Names are dotted where they lie inside an object."""
+    """One row of a view. Names inside an object are dotted."""
 
     ours: str
     theirs: str
@@ -59,17 +59,17 @@ def read(ours: str, theirs: str | None = None, pair: Pair = SAME) -> Field:
 
 
 def sent(ours: str, theirs: str, pair: Pair = SAME) -> Field:
-    """A field that clients send and find elsewhere."""
+    """A field that clients send, and read under another name."""
     return Field(ours, theirs, pair, is_out=False)
 
 
 def made(theirs: str, make: Callable[[Record], Any]) -> Field:
-    """A field made of several of ours."""
+    """A field computed from several of ours."""
     return Field("", theirs, is_in=False, make=make)
 
 
 FIRST, LAST = -62_135_596_800.0, 253_402_300_799.0
-"""The years 1 to 9999, which a date can show; what lies beyond is shown as their end."""
+"""The years 1 to 9999, which a date can show; times beyond are clipped to them."""
 
 
 def time_out(moment: float) -> str:
@@ -81,7 +81,7 @@ def time_out(moment: float) -> str:
 
 
 def time_in(text: Any) -> float:
-    """Seconds since 1970 of an ISO time with an offset, or of a number, as shell scripts write it."""
+    """Convert an ISO time with an offset to seconds since 1970; accepts a number, too, which shell scripts send."""
     if isinstance(text, int | float) and not isinstance(text, bool):
         return _within_dates(text)
     moment = datetime.fromisoformat(text) if isinstance(text, str) else None
@@ -100,7 +100,7 @@ def _within_dates(number: float) -> float:
 
 
 def plain_id(text: str) -> str:
-    """The UUID of an id that is ours; a caller's own name stays as it is."""
+    """The UUID in an id of ours; a caller's own name is unchanged."""
     return ids.parse(text) or text
 
 
@@ -124,33 +124,33 @@ DAG = (
     read("created_at", "created_at", TIME),
     read("finished_at", "finished_at", TIME),
 )
-"""A DAG, of which one document speaks; the others differ in how they write ids."""
+"""A DAG, which only one document defines; other views differ in the form of ids."""
 MEMBERS = ("tasks", "roots", "leaves")
-"""What a DAG in a list does not tell."""
+"""Fields that a DAG in a list does not have."""
 WISHES = frozenset({"status", "parent_id", "dag_id", "retry_of", "attempts", "claim.agent_id"})
-"""Fields that the queue writes and that a submitter might mean something by."""
+"""Fields that only the queue writes, but that a submitter may try to set."""
 MOVING = frozenset({"effective_priority", "priority_parts", "priority_tier", "age_minutes", "version", "updated_at"})
-"""Fields that change while no one looks: a record read a moment ago has others."""
+"""Fields that change with time: a record read a moment ago has other values."""
 _HINTS = {
-    "status": "Cancel with POST /api/tasks/{id}/cancel; states change by what agents report.",
+    "status": "Cancel with POST /api/tasks/{id}/cancel; other changes follow agents' reports.",
     "parent_id": "Spawn subtasks with POST /api/tasks/{id}/spawn.",
     "dag_id": "Add tasks to a DAG with POST /api/dags/{id}/tasks.",
 }
 FAILURE = tuple(both(name) for name in ("reason", "error", "usage", "data", "retry", "provider", "account", "model"))
-"""How a failed attempt is reported where a document has no names of its own for it."""
+"""The fields of a failure report if the document has no names of its own for them."""
 EXTRA = tuple(sent(name, name) for name in ("text", "artifacts", "decision_report", "usage", "verdict"))
-"""What may be submitted with a result, under our names, also where a document has none for it."""
+"""Fields accepted with a result under our names, even if the document does not define them."""
 UUID = Pair(plain_id)
 UUIDS = Pair(plain_ids)
 
 
 def own_id(record: Record) -> Any:
-    """The name the submitter gave, where the document lets submitters give one, else our id."""
+    """The submitter's own name if the document lets submitters choose one, otherwise our id."""
     return record.get("external_id") or record.get("id") or record.get("task_id")
 
 
 def output_of(result: Record | None) -> Any:
-    """What an attempt submitted, where a document has one field for it: its data, or its words if it has no data."""
+    """The output of an attempt as one field: its data, or its text if it has no data."""
     data = find(result, "data")
     return find(result, "text") if data is None else data
 
@@ -172,12 +172,12 @@ _BETWEEN = re.compile(r"[\s_+,/-]+")
 
 
 def folded(word: str) -> str:
-    """What a word is known by: `Network errors`, `network-error` and `NETWORK_ERROR` are one."""
+    """Normalize a word: `Network errors`, `network-error` and `NETWORK_ERROR` are equal."""
     return " ".join(part.removesuffix("s") for part in _BETWEEN.split(word.casefold().strip()))
 
 
 def words(table: Mapping[str, str]) -> Pair:
-    """A pair over a vocabulary: ours to theirs and back, however it is spelt; other words pass unchanged."""
+    """A pair for a vocabulary: ours to theirs and back, in any spelling; other words are unchanged."""
     known = reversed(list(table.items()))
     back = {form: ours for ours, theirs in known for form in (folded(ours), folded(theirs))}
 
@@ -188,7 +188,7 @@ def words(table: Mapping[str, str]) -> Pair:
 
 
 def one_of(*known: str) -> Pair:
-    """A closed list of the document's words, however they are spelt."""
+    """A closed list of the document's words, in any spelling."""
     forms = {folded(word): word for word in known}
 
     def into(word: Any) -> str:
@@ -205,7 +205,7 @@ def _optional(convert: Convert, value: Any) -> Any:
 
 
 def find(record: Any, path: str) -> Any:
-    """The value at a dotted path, or None where any part is missing."""
+    """The value at a dotted path; None if any part is missing."""
     for name in path.split("."):
         if not isinstance(record, Mapping):
             return None
@@ -221,7 +221,7 @@ def _put(record: dict[str, Any], path: str, value: Any) -> None:
 
 
 REASONS = words({reason: reason for reason in reasons.MEANING})
-"""Our own reasons, which a document without a list of its own shares."""
+"""Our own reasons, used by documents without a list of their own."""
 
 
 @dataclass(frozen=True)
@@ -239,14 +239,14 @@ class View:
     queue: tuple[Field, ...] = ()
     purge: tuple[Field, ...] = ()
     claims: Mapping[str, str] = field(default_factory=dict)
-    """The document's words for who works and under which claim, where it has its own."""
+    """The document's own names for the agent and the claim, if any."""
     events: Mapping[str, str] = field(default_factory=dict)
     only_these_events: bool = False
     ids: Pair = SAME
     names_workspaces: bool = False
     """Whether the document names a workspace when a task is created, and nowhere else."""
     own_names: bool = False
-    """Whether the document lets submitters give tasks an id, and calls them by it."""
+    """Whether the document lets submitters choose the ids of tasks."""
     failure: tuple[Field, ...] = FAILURE
     reasons: Pair = REASONS
     resolutions: Pair = SAME
@@ -256,10 +256,10 @@ class View:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     agent_defaults: Mapping[str, Any] = field(default_factory=dict)
     announced: Callable[[dict[str, Any]], dict[str, Any]] = same
-    """What a registration comes to in our words, where one of the document's says two of ours."""
+    """Converts a registration in which one field of the document stands for two of ours."""
 
     def has(self, ours: str) -> bool:
-        """Whether callers may say this field of ours in the document's submission."""
+        """Whether callers may send this field of ours in the document's submission."""
         return any(row.ours == ours and row.is_in for row in self.task)
 
     def shows(self, ours: str) -> bool:
@@ -267,25 +267,25 @@ class View:
         return any(row.ours == ours and row.is_out for row in self.task)
 
     def place_out(self, path: str) -> str:
-        """Where in a submission something is, with our name for a field as the document has it."""
+        """A path inside a submission, with the document's name of the field."""
         head, dot, rest = path.rpartition("]." if "]." in path else "task." if path.startswith("task.") else ".none.")
         theirs = self._theirs.get(rest)
         return path if theirs is None else f"{head}{dot}{theirs}"
 
     @cached_property
     def _theirs(self) -> dict[str, str]:
-        """The document's name for each of our fields that callers send."""
+        """The document's names of our fields that callers send."""
         known = {row.ours: row.theirs for row in (*self.failure, *self.agent, *self.task) if row.is_in and row.ours}
         return {**known, **{ours: theirs for theirs, ours in self.claims.items()}}
 
     def task_out(self, task: Record) -> dict[str, Any]:
-        """A task under the document's names; each of its fields is there, null where we have nothing."""
+        """A task under the document's names; every field is present, null if we have no value."""
         return self._out(self.task, task)
 
     def task_in(self, fields: Record) -> dict[str, Any]:
-        """A submission under our names. Fields the queue itself fills are left out, unknown ones refused.
+        """A submission under our names. Fields that the queue itself writes are left out; unknown ones are refused.
 
-        A `workspace_id` says where to submit and is for the caller to take out.
+        A `workspace_id` names the workspace to submit to; the caller removes it.
         """
         ours = self.record_in(fields)
         if not self.is_echo(fields):
@@ -294,14 +294,14 @@ class View:
         return ours
 
     def record_in(self, fields: Record) -> dict[str, Any]:
-        """The same of a record that another program kept, and which has a history of its own."""
+        """The same for a record that another program stored, which has a history of its own."""
         missing = [name for name in self.required if fields.get(name) is None]
         if missing:
             raise InputError(f"The {self.name} view needs {_listed(missing)}", where=missing[0], missing=missing)
         return {**self.defaults, **self._in(self.task, fields)}
 
     def changes_in(self, fields: Record, now: Record | None = None) -> dict[str, Any]:
-        """Some fields of a task that is there, under our names; what the queue writes may be said as it is `now`."""
+        """Changes to an existing task under our names. Fields that the queue writes must be as they are `now`."""
         shown = {} if now is None else self.task_out(now)
         wished = {
             path: value
@@ -309,16 +309,16 @@ class View:
             if row.ours not in MOVING and value != find(shown, path)
         }
         self._refuse(wished)
-        if self.is_echo(fields):  # the whole record, of which only what differs is meant
+        if self.is_echo(fields):  # a whole record: only the differences are changes
             fields = {name: value for name, value in fields.items() if value != shown.get(name)}
         return self._in(self.task, fields)
 
     def is_echo(self, fields: Record) -> bool:
-        """A record as it was read, sent to be done again: it says when the queue created it."""
+        """Whether this is a record read earlier and sent back: it contains its creation time."""
         return any(row.ours == "created_at" and fields.get(row.theirs) is not None for row in self.task)
 
     def _is_new(self, path: str, value: Any) -> bool:
-        """Whether a field that the queue writes is as a new task has it."""
+        """Whether a field that the queue writes has the value of a new task."""
         if path == self._status and isinstance(value, str):
             return self.statuses_in(value) <= WAITING
         return not value or (isinstance(value, Mapping) and not any(value.values())) or (path, value) == ("attempt", 1)
@@ -328,7 +328,7 @@ class View:
         return next(row.theirs for row in self.task if row.ours == "status")
 
     def _written(self, fields: Record) -> Iterator[tuple[str, Field, Any]]:
-        """What is said about fields that the queue alone writes, each by its path."""
+        """The given fields that only the queue writes, with their paths."""
         taken = {row.theirs for row in self.task if row.is_in}
         for row in self.task:
             value = find(fields, row.theirs)
@@ -337,40 +337,41 @@ class View:
 
     def _refuse(self, wished: Mapping[str, Any]) -> None:
         for path, value in wished.items():
-            raise InputError(f"{path} is {value!r}: the queue itself writes it", where=path, hint=_HINTS.get(path, ""))
+            what = f"{path} cannot be set to {value!r}: only the queue writes it"
+            raise InputError(what, where=path, hint=_HINTS.get(path, ""))
 
     def assignment_out(self, task: Record) -> dict[str, Any]:
-        """The answer to a claim: the task, or a record around it where the document has one."""
+        """The answer to a claim: the task, or the document's record around it, if any."""
         if not self.assignment:
             return self.task_out(task)
         return {"task": self.task_out(task), **self._out(self.assignment, task)}
 
     def assignments_out(self, tasks: Sequence[Record]) -> dict[str, Any]:
-        """The whole answer to a claim: its worker looks for one, and anyone who claims several for all of them."""
+        """The whole answer to a claim, under a singular name for workers that claim one task, and a plural one."""
         return {self.handed: tasks[0] if tasks else None, f"{self.handed}s": tasks}
 
     @property
     def handed(self) -> str:
-        """What the document calls what a claim hands out."""
+        """The document's name of what a claim returns."""
         return "assignment" if self.assignment else "task"
 
     def queue_out(self, status: Record) -> Record:
-        """How the queue stands, as it is where the document has no record of it."""
+        """The queue's status; unchanged if the document does not define it."""
         return self._out(self.queue, status) if self.queue else status
 
     def purge_in(self, fields: Record) -> Record:
-        """Which tasks to remove, under our names."""
+        """The conditions of a purge under our names."""
         return self._in(self.purge, fields) if self.purge else fields
 
     def result_out(self, result: Record) -> dict[str, Any]:
         return self._out(self.result, result)
 
     def result_in(self, fields: Record) -> dict[str, Any]:
-        """What an agent submits, under our names."""
+        """An agent's result under our names."""
         return self._in((*EXTRA, *self.result), fields)
 
     def failure_in(self, fields: Record) -> dict[str, Any]:
-        """What an agent says about a failed attempt, under our names."""
+        """An agent's report of a failed attempt under our names."""
         return self._in(self.failure, fields)
 
     def dead_letter_out(self, entry: Record) -> dict[str, Any]:
@@ -384,13 +385,13 @@ class View:
         return self.announced({**self.agent_defaults, **self._in(self.agent, fields)})
 
     def dag_out(self, dag: Record) -> dict[str, Any]:
-        """A DAG, whole or as a list has it."""
+        """A DAG, whole or as in a list."""
         shown = self._out(tuple(row for row in DAG if row.ours in dag), dag)
         many = {name: [self.ids.out(each) for each in dag[name]] for name in MEMBERS if name in dag}
         return {**shown, "id": self.ids.out(dag["id"]), **many}
 
     def breakers_out(self, breakers: Sequence[Record]) -> dict[str, Any]:
-        """Circuit breakers by type, as the one document writes them that has any."""
+        """Circuit breakers by type, as in the one document that has any."""
         if not self.breaker:
             return {"breakers": breakers}
         return {"circuitBreakers": {found["type"]: self._out(self.breaker, found) for found in breakers}}
@@ -399,7 +400,7 @@ class View:
         return self.states[State(state)]
 
     def statuses_in(self, status: str) -> frozenset[State]:
-        """Our states behind one of the document's, in any case."""
+        """Our states for one of the document's, in upper or lower case."""
         found = self._states_of.get(folded(status))
         if found is None:
             known = _listed(dict.fromkeys([*self.states.values(), *self.filters]))
@@ -407,13 +408,13 @@ class View:
         return found
 
     def history_out(self, path: Sequence[State]) -> list[str]:
-        """A path of states as the document sees it: what it has no name for is passed over silently."""
+        """A path of states in the document's names; states that it does not have are skipped."""
         kept = [s for i, s in enumerate(path) if s not in self.passing or i == len(path) - 1]
         shown = [self.status_out(s) for s in kept]
         return [word for i, word in enumerate(shown) if i == 0 or word != shown[i - 1]]
 
     def transitions_out(self, steps: Iterable[Record]) -> list[dict[str, Any]]:
-        """The steps of a task between the document's states; those it does not tell apart are not step."""
+        """The transitions between the document's states, without those between states that it does not distinguish."""
         shown = []
         for _, taken in groupby(steps, key=lambda step: step["seq"]):
             at_once = list(taken)
@@ -426,15 +427,15 @@ class View:
         return shown
 
     def event_out(self, name: str) -> str | None:
-        """The document's name for an event, or None where it has no such event."""
+        """The document's name of an event; None if it has no such event."""
         return self.events.get(name, None if self.only_these_events else name)
 
     def events_out(self, names: Iterable[str]) -> list[str]:
-        """The document's names for the events of one row; a name that stands for several is listed once."""
+        """The document's names of the events of one row; a name that stands for several is listed once."""
         return list(dict.fromkeys(shown_name for name in names if (shown_name := self.event_out(name)) is not None))
 
     def event_fields(self, event: Record, own_name: str | None = None) -> dict[str, Any]:
-        """An event's own fields, with ids, time, states and the reason of a failure as the document writes them."""
+        """An event's own fields, with ids, time, states and failure reason in the document's form."""
         ours = {name: _optional(self.ids.out, event[name]) for name in ("task_id", "dag_id")}
         if self.own_names and own_name is not None:
             ours["task_id"] = self.ids.out(own_name)
@@ -456,7 +457,7 @@ class View:
     def _states_of(self) -> dict[str, frozenset[State]]:
         words = dict.fromkeys(self.states.values())
         found = {folded(w): frozenset(s for s in STORED if self.states[s] == w) for w in words}
-        # A name that only a state no one stores has (CREATED) is known, and nothing is in it.
+        # The name of a state that is never stored (CREATED) is known, but matches no state.
         return {**found, **{folded(w): states for w, states in self.filters.items()}}
 
     @staticmethod

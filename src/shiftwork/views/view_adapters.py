@@ -1,7 +1,7 @@
-"""What a view changes about an operation: how its request is read, and how its answer is written.
+"""Adapters: how a view reads the request of an operation, and writes its answer.
 
-An operation knows no views. Where a document's request or answer differs in more than names, an adapter for the
-operation is registered here; all other answers are rendered by the names that the view declares.
+Operations do not know about views. If a document's request or answer differs in more than names, an adapter for the
+operation is registered here; all other answers are rendered with the view's names.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from shiftwork.operation.declare import operation_of
 
 
 class Instead(NamedTuple):
-    """Another operation that a request in a document's names asks for, and its parameters."""
+    """The operation to run instead, with its parameters."""
 
     method: Any
     values: dict[str, Any]
 
 
 Read = Callable[[Any, Any], Awaitable[dict[str, Any] | Instead]]
-"""Given the request and its decoded body in the document's names: the operation's parameters, by name."""
+"""Converts the request and its body in the document's names to the operation's parameters, by name."""
 Translate = Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Given the request and the parameters, of which some hold words of the document: the same in our words."""
+"""Converts parameters that contain words of the document to our words."""
 Write = Callable[[Any, Any], Awaitable[Any]]
-"""Given the request and the operation's answer: what is answered in the document's names."""
+"""Converts the operation's answer to the document's names."""
 
 
 class Adapter(NamedTuple):
@@ -37,7 +37,7 @@ _adapters: dict[str, Adapter] = {}
 
 
 def reads(method: Any) -> Callable[[Read], Read]:
-    """Register how the request of an operation is read in a view."""
+    """Register the function that reads the request of an operation in a view."""
 
     def register(function: Read) -> Read:
         name = operation_of(method).name
@@ -48,7 +48,7 @@ def reads(method: Any) -> Callable[[Read], Read]:
 
 
 def translates(method: Any) -> Callable[[Translate], Translate]:
-    """Register how words of a document in the parameters of an operation become ours; their names are ours already."""
+    """Register the function that translates a document's words in parameters, whose names are already ours."""
 
     def register(function: Translate) -> Translate:
         name = operation_of(method).name
@@ -59,7 +59,7 @@ def translates(method: Any) -> Callable[[Translate], Translate]:
 
 
 def writes(method: Any) -> Callable[[Write], Write]:
-    """Register how the answer of an operation is written in a view."""
+    """Register the function that writes the answer of an operation in a view."""
 
     def register(function: Write) -> Write:
         name = operation_of(method).name

@@ -45,7 +45,7 @@ async def unblock_or_guard(
         path = work.move(row, *way)
         work.mark_ready(row, settings)
         return path, dict(data) if data else None
-    await _ask(work, [(row, request)])
+    await _store(work, [(row, request)])
     path = work.move(row, *way[:-1], *_TO_PENDING[way[-1]], "guard")
     return path, {**(data or {}), **request.event_data}
 
@@ -57,7 +57,7 @@ async def stop_copy(
     request = await _request(work, copy, settings, msgspec.json.decode(body), tags)
     if request is not None:
         copy.status = State.WAITING_APPROVAL.value
-        await _ask(work, [(copy, request)])
+        await _store(work, [(copy, request)])
     return request
 
 
@@ -95,7 +95,7 @@ async def _request(
     return None if granted is not None else request
 
 
-async def _ask(work: UnitOfWork, requests: Sequence[tuple[TaskRow, Request]]) -> None:
+async def _store(work: UnitOfWork, requests: Sequence[tuple[TaskRow, Request]]) -> None:
     await ask(work, [(row.id, row.root_id, row.workspace, request) for row, request in requests])
 
 
@@ -123,17 +123,17 @@ async def reconsider(work: UnitOfWork, row: TaskRow, settings: Settings) -> tupl
         request = await _request(work, row, settings)
         if request is None:
             return None, {}
-        await _ask(work, [(row, request)])
+        await _store(work, [(row, request)])
         row.hold = None
         return work.move(row, "block", "guard"), request.event_data
-    if row.status != State.WAITING_APPROVAL or await _still_asked(work, row, settings):
+    if row.status != State.WAITING_APPROVAL or await _still_required(work, row, settings):
         return None, {}
     await withdraw(work, row)
     path, found = await unblock_or_guard(work, row, settings, "block", "unblock")
     return path, found or {}
 
 
-async def _still_asked(work: UnitOfWork, row: TaskRow, settings: Settings) -> bool:
+async def _still_required(work: UnitOfWork, row: TaskRow, settings: Settings) -> bool:
     request = await _request(work, row, settings)
     open_ = await work.tx.one("open_approvals_of", items=[(row.id,)])
     return request is not None and open_ is not None and open_["revision"] == request.revision

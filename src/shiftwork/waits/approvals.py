@@ -41,10 +41,10 @@ async def listed(
     tags: dict[str, list[str]] = {}
     for row in await tx.all("tags_of", items=items) if items else []:
         tags.setdefault(row["task_id"], []).append(row["tag"])
-    return [_asked(row, tags.get(row["task_id"], [])) for row in found]
+    return [_request(row, tags.get(row["task_id"], [])) for row in found]
 
 
-def _asked(row: Row, tags: list[str]) -> ApprovalRequest:
+def _request(row: Row, tags: list[str]) -> ApprovalRequest:
     body = msgspec.json.decode(row["body"])
     rule = msgspec.json.decode(row["rule"]) if row["rule"] else None
     return ApprovalRequest(

@@ -71,10 +71,10 @@ class Sender:
             self._under_way, self._sending = (), False
 
     async def _send(
-        self, batch: list[PendingResult], hand_in: Callable[[list[PendingResult]], Coroutine[Any, Any, list[Outcome]]]
+        self, batch: list[PendingResult], deliver: Callable[[list[PendingResult]], Coroutine[Any, Any, list[Outcome]]]
     ) -> None:
         try:
-            answered = list(zip(batch, await hand_in(batch), strict=True))
+            answered = list(zip(batch, await deliver(batch), strict=True))
         except Exception as error:  # whatever the error, no result may be lost
             if not isinstance(error, ShiftworkError):
                 log.exception("%d results could not be sent together; sending each alone", len(batch))

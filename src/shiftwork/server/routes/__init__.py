@@ -20,7 +20,7 @@ from shiftwork.server.routes import (
     moved_clock,
 )
 
-# A fixed path is before one with a parameter in its place: the first that fits answers.
+# Put a fixed path before one with a parameter in the same place: the first match answers.
 ENDPOINTS: list[Endpoint] = [
     endpoint for group in (health_checks, metrics_pages, moved_clock) for endpoint in group.endpoint.all
 ]

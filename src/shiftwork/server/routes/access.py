@@ -1,4 +1,4 @@
-"""Serves who the caller is."""
+"""Serves the caller's identity."""
 
 from __future__ import annotations
 

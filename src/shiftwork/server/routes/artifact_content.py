@@ -17,7 +17,7 @@ from shiftwork.server.handlers import serves
 from shiftwork.server.request_context import RequestContext
 from shiftwork.wire.shapes import ClaimRefBody
 
-UNSTATED = "application/x-www-form-urlencoded"
+CURL_DEFAULT = "application/x-www-form-urlencoded"
 """The content type that curl sends by default."""
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
@@ -50,8 +50,8 @@ async def attach_artifact(context: RequestContext, body: AsyncIterator[bytes]) -
 def _media_type(context: RequestContext) -> str | None:
     media_type = context.request.headers.get("content-type", "").strip()
     if media_type.startswith("multipart/form-data"):
-        raise InputError("a form is not read", where="Content-Type", hint="Send the bytes themselves: `curl -T FILE`.")
-    return None if not media_type or media_type.startswith(UNSTATED) else media_type
+        raise InputError("a form is not accepted", where="Content-Type", hint="Send the bytes alone: `curl -T FILE`.")
+    return None if not media_type or media_type.startswith(CURL_DEFAULT) else media_type
 
 
 @serves(ArtifactContent.get)
@@ -60,7 +60,7 @@ async def get_artifact(context: RequestContext) -> Any:
     headers = _headers(found)
     if headers["etag"] in _listed(context.request.headers.get("if-none-match", "")):
         return Response(status_code=304, headers=headers)
-    start, end = _wanted(context, found)
+    start, end = _range(context, found)
     part = (start, end) != (0, found.size)
     if part:
         headers["content-range"] = f"bytes {start}-{end - 1}/{found.size}"
@@ -69,7 +69,7 @@ async def get_artifact(context: RequestContext) -> Any:
     if context.request.method == "HEAD":
         return Response(status_code=status, headers=headers)
     stream = context.queue.artifacts.get(found.id, start=start, end=end)
-    first = await anext(stream, b"")  # what cannot be read is refused before anything is promised
+    first = await anext(stream, b"")  # an unreadable artifact fails before the head is sent
     return StreamingResponse(_chained(first, stream), status, headers)
 
 
@@ -81,10 +81,10 @@ async def _chained(first: bytes, rest: Any) -> AsyncIterator[bytes]:
 
 
 def _headers(found: Artifact) -> dict[str, str]:
-    """What others wrote must not be run as a page of ours, whatever it says it is."""
+    """Headers that keep browsers from running content as a page of ours, whatever its media type."""
     return {
         "etag": f'"{found.id}"',
-        "content-type": found.media_type,  # as it was said, to the letter
+        "content-type": found.media_type,  # exactly as the uploader stated it
         "accept-ranges": "bytes",
         "cache-control": "private, max-age=31536000, immutable",
         "content-disposition": f"attachment; filename={quote(found.id.rpartition('-')[2][:12])}",
@@ -93,21 +93,21 @@ def _headers(found: Artifact) -> dict[str, str]:
     }
 
 
-def _wanted(context: RequestContext, found: Artifact) -> tuple[int, int]:
-    """The part that is asked for. What we do not understand is as if nothing was asked, as HTTP has it."""
+def _range(context: RequestContext, found: Artifact) -> tuple[int, int]:
+    """The requested range. As HTTP requires, a range that we cannot parse is ignored."""
     whole = (0, found.size)
     condition = context.request.headers.get("if-range")
-    asked = _RANGE.fullmatch(context.request.headers.get("range", "").replace(" ", ""))
-    if asked is None or (condition is not None and condition != f'"{found.id}"'):
+    match = _RANGE.fullmatch(context.request.headers.get("range", "").replace(" ", ""))
+    if match is None or (condition is not None and condition != f'"{found.id}"'):
         return whole
-    start, end = _bounds(asked[1], asked[2], found.size)
+    start, end = _bounds(match[1], match[2], found.size)
     if start >= found.size:
         raise RangeNotSatisfiable(f"the artifact has {found.size} bytes", where="Range", size=found.size)
     return whole if end <= start else (start, min(end, found.size))
 
 
 def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
-    """`2-5`, `2-` or the last this many, `-5`."""
+    """The bounds of `2-5`, of `2-`, or of `-5`, which means the last five bytes."""
     if first:
         return int(first), int(last) + 1 if last else size
     return (size - min(int(last), size), size) if last else (0, 0)

@@ -22,7 +22,7 @@ MAX_SEC = 2.0
 
 
 def _health(context: RequestContext, status: Any, detail: str | None = None) -> Health:
-    from shiftwork import __version__  # noqa: PLC0415  # the package is half made while this module is loaded
+    from shiftwork import __version__  # noqa: PLC0415  # the package is still being imported when this module is
 
     store = context.state.queue.url.partition(":")[0]
     return Health(
@@ -32,15 +32,16 @@ def _health(context: RequestContext, status: Any, detail: str | None = None) -> 
 
 @endpoint("GET /healthz", None, answer=Health)
 async def healthz(context: RequestContext) -> Any:
-    """The process lives and answers."""
+    """Report that the process is alive."""
     return _health(context, "ok")
 
 
 @endpoint("GET /readyz", None, answer=Health)
 async def readyz(context: RequestContext) -> Any:
-    """It can serve: its store answers and takes writes, and it is not about to stop.
+    """Report whether the server can serve: its store answers and accepts writes, and it is not stopping.
 
-    Else 503, and a balancer should go elsewhere. Of the databases of a map one is enough: no other server has more.
+    Otherwise the status is 503, and a load balancer should use another server. One database of a map is enough, since
+    no other server has more.
     """
     if context.state.stopping.is_set():
         return _unready(_health(context, "stopping"))
@@ -56,18 +57,18 @@ async def readyz(context: RequestContext) -> Any:
 
 
 async def _problem(queue: Queue) -> tuple[str, Exception] | None:
-    """What keeps a database from being used."""
+    """The reason why a database cannot be used, if any."""
     store = queue.engine.store
     try:
         async with asyncio.timeout(MAX_SEC):
             await store.read(lambda tx: tx.one("read_workspace", name="default"))
     except (ShiftworkError, TimeoutError) as error:
         return "the store does not answer", error
-    return None if store.refusal is None else ("the store takes no writes", store.refusal)  # a small write finds out
+    return None if store.refusal is None else ("the store accepts no writes", store.refusal)  # a small write finds out
 
 
 def _unavailable(context: RequestContext, what: str, error: Exception) -> Response:
-    """Anyone may ask, and the error may name the database: it is in the log alone."""
+    """Answer without the error, which may name the database: anyone may call this. The log has it."""
     log.warning("not ready: %s: %s", what, str(error) or "timed out")
     return _unready(_health(context, "unavailable", what))
 

@@ -23,9 +23,9 @@ endpoint = EndpointGroup("Metrics")
 
 @endpoint("GET /metrics", "read", answer=PlainText)
 async def scrape(context: RequestContext) -> Any:
-    """Every metric of a workspace in the text format of Prometheus.
+    """Return every metric of a workspace in the text format of Prometheus.
 
-    With the scope `server` also what is counted for all workspaces together: latencies, and writes that were refused.
+    With the scope `server`, include those counted for all workspaces together: latencies and refused writes.
     """
     found = await context.queue.metrics.read()
     shared = _of_process(context.state) if context.who.may(SERVER) else (None, Counter[str]())
@@ -34,14 +34,14 @@ async def scrape(context: RequestContext) -> Any:
 
 @endpoint("GET /metrics/all", "server", answer=PlainText)
 async def scrape_all(context: RequestContext) -> Any:
-    """Every metric of every workspace, with the labels `workspace` and `database`, and the state of each database.
+    """Return every metric of every workspace, with labels `workspace` and `database`, and the state of each database.
 
-    While a database does not answer, `shiftwork_database_up` is 0 and its workspaces are left out.
+    While a database does not answer, `shiftwork_database_up` is 0, and its workspaces are left out.
     """
     workspaces, databases = await context.queue.workspaces.list(), await context.queue.workspaces.databases()
     samples: list[Sample] = []
     for each in workspaces:
-        with suppress(StoreError):  # its database has just gone away
+        with suppress(StoreError):  # its database has just become unreachable
             if each.state != "unreachable":
                 samples += _labelled(await context.queue.in_workspace(each.name).metrics.read(), each)
     samples += [sample for each in databases for sample in _of_database(each)]

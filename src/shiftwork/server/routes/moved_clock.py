@@ -1,4 +1,4 @@
-"""A clock that an observer can move on a server started with `--test-clock`."""
+"""Advances the clock of a server started with `--test-clock`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ endpoint = EndpointGroup("Testing")
 
 @endpoint("POST /api/testing/clock", "admin", body=ClockBody, answer=ClockReply, errors=(NotFound,))
 async def move_clock(context: RequestContext, body: ClockBody) -> Any:
-    """Move the server's clock on, and run the maintenance jobs that come due. Only on a server with a test clock."""
+    """Advance the server's clock, and run the maintenance jobs that come due. Only on a server with a test clock."""
     clock = context.state.clock
     if clock is None:
         raise NotFound("this server has no test clock", hint="Start it with `shiftwork serve --test-clock`.")

@@ -1,4 +1,4 @@
-"""What a notification says besides its event or alert: what a person is asked, and a link to the task's page."""
+"""Context of notifications: the open question of a task, and a link to its page."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ _SHOWN = (
 )
 
 
-class Surroundings(NamedTuple):
-    """Read once for many notifications."""
+class NotificationContext(NamedTuple):
+    """The context of many notifications, read once."""
 
     url: str | None = None
-    asked: dict[str, ApprovalRequest] = {}
-    """By the task's UUID: what waits for a person there now."""
+    questions: dict[str, ApprovalRequest] = {}
+    """Open questions and approvals, by the task's UUID."""
 
     def link(self, workspace: str, task_id: str | None) -> dict[str, Any]:
-        """The page of the task, where it is known under which address people open pages."""
+        """A link to the task's page, if the dashboard's address is known."""
         if self.url is None or task_id is None:
             return {}
         return {"link": public_url.of_task(self.url, workspace, task_id)}
 
     def about(self, kind: str, uuid: str | None) -> dict[str, Any]:
-        """What is asked, while it is."""
-        asked = self.asked.get(uuid or "")
-        if asked is None or kind not in ASKING:
+        """The open question or approval, if any."""
+        question = self.questions.get(uuid or "")
+        if question is None or kind not in ASKING:
             return {}
-        found = {name: getattr(asked, name) for name in _SHOWN}
+        found = {name: getattr(question, name) for name in _SHOWN}
         return {"about": {name: value for name, value in found.items() if value not in (None, {}, [])}}
 
 
-async def look(tx: Tx, alerts: Sequence[Row]) -> Surroundings:
-    """For these alerts."""
-    asked: dict[str, ApprovalRequest] = {}
+async def load(tx: Tx, alerts: Sequence[Row]) -> NotificationContext:
+    """Read the context of these alerts."""
+    questions: dict[str, ApprovalRequest] = {}
     for row in alerts:
         if row["kind"] in ASKING and row["task_id"] is not None:
             for found in await approvals.listed(tx, row["workspace"], None, None, row["task_id"], None, 1):
-                asked[row["task_id"]] = found
-    return Surroundings(await public_url.read(tx), asked)
+                questions[row["task_id"]] = found
+    return NotificationContext(await public_url.read(tx), questions)
 
 
 def bounded(about: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Without the payload where it is long: the page shows it whole."""
+    """Drop a long payload: the task's page shows it."""
     if len(msgspec.json.encode(about)) <= limit:
         return about
     return {name: value for name, value in about.items() if name not in {"payload", "schema"}}
