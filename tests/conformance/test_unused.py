@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from shiftwork import Queue
 from shiftwork.model.reports import Heartbeat
-from shiftwork.store.store import Row, Tx, Verb
+from shiftwork.store.store import Row, Rows, Tx, Verb
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Heard:
         self._names.append(name)
         await self._tx.run(name, **parameters)
 
-    async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
+    async def insert(self, name: str, rows: Rows, /) -> None:
         self._names.append(name)
         await self._tx.insert(name, rows)
 

@@ -9,7 +9,7 @@ import asyncpg
 
 from shiftwork import Queue
 from shiftwork.engine.assignment import Assignment
-from shiftwork.store.store import Row, Tx, Verb
+from shiftwork.store.store import Row, Rows, Tx, Verb
 
 T = TypeVar("T")
 BLOCKED = """
@@ -119,7 +119,7 @@ class _StoppingTx:
         await self._stop.before(name)
         await self._tx.run(name, **parameters)
 
-    async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
+    async def insert(self, name: str, rows: Rows, /) -> None:
         await self._stop.before(name)
         await self._tx.insert(name, rows)
 

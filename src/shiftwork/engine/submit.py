@@ -28,7 +28,7 @@ from shiftwork.model.states import State, move, write_path
 from shiftwork.model.task import SCHEDULED, NewTask, Submitted, dollars, micros
 from shiftwork.model.times import epoch
 from shiftwork.settings.model import Settings
-from shiftwork.store.store import Tx
+from shiftwork.store.store import AlikeRows, Rows, Tx
 from shiftwork.waits import approval_guard as guard
 from shiftwork.waits import policy as guard_policy
 from shiftwork.waits import schedule
@@ -124,7 +124,7 @@ async def _submit_plain(
 ) -> list[Submitted]:
     """Submit plain tasks: a row, a body, tags and an event each. Shared values are computed once."""
     places, alike = _Places(lanes, work.now), dict[Any, _Alikes]()
-    rows: list[tuple[Any, ...]] = []
+    kinds: list[_Alikes] = []
     with garbage.put_off(len(batch)):
         for id_, prepared in zip(made, batch, strict=True):
             new = prepared.new
@@ -136,12 +136,19 @@ async def _submit_plain(
             known = alike.get(key)
             if known is None:
                 known = alike[key] = _alikes(work, workspace, prepared, places)
-            rows.append((id_, *known.head, id_, id_, *known.tail))
+            kinds.append(known)
             known.tasks.append((id_, None, None))
         answers = [Submitted(task, _READY, dag_id=dag) for task, dag in map(ids.show_lone, made)]
     for known in alike.values():
         work.add_batch(known.event, known.tasks)
-    await _write(work, rows, [prepared.body for prepared in batch])
+    if len(alike) == 1:
+        rows: Rows = AlikeRows(kinds[0].row, _IDS, made)
+    else:
+        rows = [known.row_of(id_) for id_, known in zip(made, kinds, strict=True)]
+    await work.tx.insert("insert_tasks", rows)
+    await work.tx.insert("insert_bodies", [(id_, prepared.body) for id_, prepared in zip(made, batch, strict=True)])
+    for known in alike.values():
+        work.tx.wake(known.row[_LANE])
     await _write_tags(work, workspace, zip(made, batch, strict=True))
     await work.save_events()
     return answers
@@ -150,11 +157,13 @@ async def _submit_plain(
 class _Alikes(NamedTuple):
     """New plain tasks whose rows differ only in their ids."""
 
-    head: tuple[Any, ...]
-    tail: tuple[Any, ...]
-    """The row's values before and after the ids of its DAG and lineage."""
+    row: tuple[Any, ...]
+    """That of any of them."""
     event: Alike
     tasks: list[BatchItem]
+
+    def row_of(self, id_: str) -> tuple[Any, ...]:
+        return (id_, *self.row[1:_DAG], id_, id_, *self.row[_DAG + 2 :])
 
 
 def _alikes(work: UnitOfWork, workspace: str, prepared: Prepared, places: _Places) -> _Alikes:
@@ -163,7 +172,7 @@ def _alikes(work: UnitOfWork, workspace: str, prepared: Prepared, places: _Place
     actor = prepared.new.created_by or work.caller.actor
     request_id = prepared.request_id or work.caller.request_id
     event = Alike(workspace, origin.verb, PATH_READY, actor, request_id, type=prepared.new.type)
-    return _Alikes(row[1:_DAG], row[_DAG + 2 :], event, [])
+    return _Alikes(row, event, [])
 
 
 def _size(items: Sequence[Item]) -> int:
@@ -531,7 +540,9 @@ def _row(
 
 _ID, _STATUS, _HOLD, _LANE, _DAG = (INSERTED.index(name) for name in ("id", "status", "hold", "lane", "dag_id"))
 assert INSERTED[0] == "id"
-assert INSERTED[_DAG + 1] == "root_id"  # the layout of `_submit_plain`
+assert INSERTED[_DAG + 1] == "root_id"
+_IDS = (0, _DAG, _DAG + 1)
+"""The columns that have the id of a task that is a DAG and a lineage of its own."""
 _READY, _PENDING, _WAITING_APPROVAL = State.READY.value, State.PENDING.value, State.WAITING_APPROVAL.value
 _PATHS = {_READY: PATH_READY, _PENDING: PATH_PENDING, _WAITING_APPROVAL: guard.PATH_STOPPED}
 

@@ -14,7 +14,7 @@ from shiftwork.store import postgres_schema, statements
 from shiftwork.store.postgres_schema import PUBLIC, lock_name
 from shiftwork.store.postgres_shortcuts import can_begin_with_next, reach_of, together
 from shiftwork.store.statements import Column, Statement
-from shiftwork.store.store import ByColumn, Row
+from shiftwork.store.store import AlikeRows, ByColumn, Row, Rows
 
 ADVISORY_LOCK = "select pg_advisory_xact_lock(hashtextextended($1, 0))"
 UUID_CHARS = 36
@@ -109,14 +109,19 @@ class PostgresTx:
             await self.go_on()
             await self._connection.execute(text, *values)
 
-    async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
+    async def insert(self, name: str, rows: Rows, /) -> None:
         statement = self._statements[name]
         if not rows:
             return
         for table in reach_of(name).writes:
             self.added[table] = self.added.get(table, 0) + len(rows)
         if len(rows) == 1:
-            await self._write_later(name, statement.single, rows[0])
+            await self._write_later(name, statement.single, next(iter(rows)))
+            return
+        if isinstance(rows, AlikeRows):
+            await self._write_later(
+                name, _sharing(name, self._schema, _alike_sources(rows)), _alike_values(statement, rows)
+            )
             return
         columns = list(zip(*rows, strict=True))
         sources = None if statement.target is None else _sources(statement.columns, columns)
@@ -223,6 +228,22 @@ def _sources(columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> tupl
             arrays.append(place)
         found.append(source)
     return tuple(found)
+
+
+def _alike_sources(rows: AlikeRows) -> tuple[int | None, ...]:
+    """The same for rows of which it is known."""
+    return tuple(rows.places[0] if place in rows.places else None for place in range(len(rows.row)))
+
+
+def _alike_values(statement: Statement, rows: AlikeRows) -> list[Any]:
+    """The same as `_values`."""
+    first, others = rows.places[0], rows.places[1:]
+    kind = statement.columns[first].type
+    values = list(rows.row)
+    values[first] = _as_text(rows.values, kind) if kind in statements.PLAIN else rows.values
+    for place in reversed(others):
+        del values[place]
+    return values
 
 
 @lru_cache(1024)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +17,30 @@ class ByColumn(tuple[Any, ...]):
     """A `rows` parameter given as columns, for PostgreSQL: lists, or array literals that it returned."""
 
     __slots__ = ()
+
+
+class AlikeRows:
+    """Rows of an insert that differ in one value only, which has one or several columns."""
+
+    def __init__(self, row: tuple[Any, ...], places: Sequence[int], values: Sequence[Any]) -> None:
+        self.row = row
+        """The first of them."""
+        self.places = places
+        """The columns with the value in which they differ, in ascending order."""
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        row = list(self.row)
+        for value in self.values:
+            for place in self.places:
+                row[place] = value
+            yield tuple(row)
+
+
+Rows = Sequence[tuple[Any, ...]] | AlikeRows
 
 
 class Tx(Protocol):
@@ -44,7 +68,7 @@ class Tx(Protocol):
     async def run(self, name: str, /, **parameters: Any) -> None:
         """Run a statement and discard its rows."""
 
-    async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
+    async def insert(self, name: str, rows: Rows, /) -> None:
         """A bulk insert."""
 
     async def advisory_lock(self, name: str, /) -> None:
