@@ -3,13 +3,10 @@
 import random
 from typing import Any
 
-import msgspec
 import pytest
 
 from shiftwork import Completion, Queue, Usage
-from shiftwork.engine.rows import INSERTED, TaskRow
 from shiftwork.maintenance.loop import run_once
-from shiftwork.store import statements
 from tests.conformance.steps import sql
 
 OPTIONS: dict[str, list[Any]] = {
@@ -132,8 +129,3 @@ LEFT_BEHIND = (
     "select open, settled, status from dags where workspace = {}",
     "select spent, granted from agents where workspace = {}",
 )
-
-
-def test_insert_columns_match_the_statement() -> None:
-    assert tuple(column.name for column in statements.load("postgres")["insert_tasks"].columns) == INSERTED
-    assert set(INSERTED) <= {field.name for field in msgspec.structs.fields(TaskRow)}

@@ -9,11 +9,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from shiftwork.budgets import policy as budget
+from shiftwork.budgets.new_budget import NewBudget
 from shiftwork.budgets.policy import day_begins, day_of, span_of
 from shiftwork.engine.engine import Engine
 from shiftwork.model.task import micros
 from shiftwork.settings.cache import FRESH_SEC
 from shiftwork.settings.resolve import Resolver
+from shiftwork.store.statements import columns_of
 from shiftwork.store.store import Row, Tx
 
 HOLD = "budget"
@@ -42,12 +44,9 @@ class Level:
         self.left = budget.left(self.ceiling, row["spent"], row["granted"])
 
 
-_SAVED = ("id", "ceiling", "granted", "spent", "told", "closed_at", "counted_to")
-
-
 def to_save(row: Row) -> tuple[Any, ...]:
-    """A budget in the column order of the statement `save_budgets`."""
-    return tuple(row[name] for name in _SAVED)
+    """A budget as the statement `save_budgets` takes it."""
+    return tuple(row[name] for name in columns_of("save_budgets"))
 
 
 class BudgetAllocator:
@@ -171,14 +170,12 @@ class BudgetAllocator:
 
     async def pay(self, tx: Tx, rows: Sequence[Row]) -> list[Row]:
         """Set aside the grants of these tasks, which are being claimed; returns the budgets found exhausted."""
-        charges = [
-            (row["id"], row["fence"] + 1, level.row["id"], self.grants[row["id"]])
-            for row in self._paid_for(rows)
-            for level in self.levels(row)
-        ]
+        charges = []
         sums: dict[str, int] = defaultdict(int)
-        for charge in charges:
-            sums[charge[2]] += charge[3]
+        for row in self._paid_for(rows):
+            for level in self.levels(row):
+                charges.append((row["id"], row["fence"] + 1, level.row["id"], self.grants[row["id"]]))
+                sums[level.row["id"]] += self.grants[row["id"]]
         shut = [level.row for level in self.closed.values() if level.row["closed_at"] is None]
         changed = [self._levels[name] for name in sorted(sums.keys() | {row["id"] for row in shut})]
         if changed:
@@ -243,7 +240,8 @@ async def today(tx: Tx, engine: Engine, workspace: str) -> Row:
         gone = await tx.one("spent_by_removed", workspace=workspace, **span_of(names["owner"]))
         assert gone is not None
         id_ = engine.ids.make(tx.now)
-        await tx.insert("insert_budgets", [(id_, *names.values(), None, None, int(gone["cost"]), FIRST)])
+        new = NewBudget(id_, workspace, "day", names["owner"], spent=int(gone["cost"]), counted_to=FIRST)
+        await tx.insert("insert_budgets", [new])
         row = await tx.one("find_budget", **names)
         assert row is not None
         if row["id"] == id_:  # no other transaction was faster

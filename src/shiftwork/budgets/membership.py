@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shiftwork.budgets.new_budget import NewBudget
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model.task import NewTask, micros
 
@@ -18,7 +19,7 @@ async def put_under(
     trees = [(id_, micros(new.tree_budget_usd)) for id_, new in tasks.items() if new.tree_budget_usd is not None]
     made = []
     for (task_id, most), id_ in zip(trees, work.engine.ids.make_many(work.now, len(trees)), strict=True):
-        made.append((id_, workspace, "tree", task_id, above, most, 0, None))
+        made.append(NewBudget(id_, workspace, "tree", task_id, above, most))
         under[task_id] = id_
     await work.tx.insert("insert_budgets", made)
     return under
@@ -29,5 +30,5 @@ async def _of_dag(work: UnitOfWork, workspace: str, dag_id: str, ceiling: int | 
         found = await work.tx.one("find_budget", workspace=workspace, kind="dag", owner=dag_id)
         return None if found is None else str(found["id"])
     id_ = work.engine.ids.make(work.now)
-    await work.tx.insert("insert_budgets", [(id_, workspace, "dag", dag_id, None, ceiling, 0, None)])
+    await work.tx.insert("insert_budgets", [NewBudget(id_, workspace, "dag", dag_id, ceiling=ceiling)])
     return id_

@@ -22,6 +22,7 @@ from shiftwork.budgets.api import Budgets
 from shiftwork.budgets.backfill import count_in
 from shiftwork.budgets.booking import dag_of, shown, usd, words
 from shiftwork.budgets.model import Budget, By, Costs, Kind
+from shiftwork.budgets.new_budget import NewBudget
 from shiftwork.budgets.policy import day_begins, day_of
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.lanes import wake_all
@@ -142,7 +143,7 @@ async def _begin(work: UnitOfWork, workspace: str, kind: str, owner: str) -> Non
     if first is None or first["workspace"] != workspace:
         raise NotFound(f"there is no DAG {ids.show_dag(owner)}", where="id", dag_id=ids.show_dag(owner))
     id_ = work.engine.ids.make(work.now)
-    await tx.insert("insert_budgets", [(id_, workspace, "dag", owner, None, None, 0, FIRST)])
+    await tx.insert("insert_budgets", [NewBudget(id_, workspace, "dag", owner, counted_to=FIRST)])
     await tx.run("join_trees", budget=id_, dag=owner)
 
 

@@ -20,10 +20,7 @@ select b.* from {items} join budgets b on b.id = items.id order by b.id {postgre
 
 -- name: save_budgets
 -- For locked rows.
--- rows items: id uuid, ceiling bigint, granted bigint, spent bigint, told int, closed_at float, counted_to uuid
-update budgets set ceiling = items.ceiling, granted = items.granted, spent = items.spent, told = items.told,
-  closed_at = items.closed_at, counted_to = items.counted_to
-from {items} where budgets.id = items.id
+-- save budgets by id uuid: ceiling bigint, granted bigint, spent bigint, told int, closed_at float, counted_to uuid
 
 -- name: list_budgets
 -- Newest days first; a DAG or a task keeps its place.

@@ -12,6 +12,7 @@ from shiftwork.engine.dependencies import Dependency, block_check_at, refuse_out
 from shiftwork.engine.dependents import inherit_fate
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import check_version
+from shiftwork.engine.new_rows import NewEdge
 from shiftwork.engine.prepare import as_new, estimated_cost, relane
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
@@ -270,8 +271,8 @@ async def _change_dependencies(work: UnitOfWork, row: TaskRow, wanted: list[str]
     above = list({dependency.root: dependency for dependency in found.values()}.values())
     await work.tx.run("delete_own_edges", items=[(row.root_id,)])
     await refuse_outer_cycle(work, {row.root_id: [dependency.root for dependency in above]})
-    pairs = [(row.root_id, dependency.root, dependency.status == State.COMPLETED, False) for dependency in above]
-    await work.tx.insert("insert_edges", sorted(pairs))
+    edges = [NewEdge(row.root_id, dependency.root, dependency.status == State.COMPLETED) for dependency in above]
+    await work.tx.insert("insert_edges", sorted(edges))
     await paths.lengthen(work, {dependency.root: row.path_weight + 1 for dependency in above})
     row.blocked_reason, row.block_check_at = None, block_check_at(settings, above, work.now)
     return above

@@ -21,7 +21,7 @@ from shiftwork.engine.fifo import OldestFirst
 from shiftwork.engine.lanes import TARGETED, ClaimFilter, Lane
 from shiftwork.engine.new_events import Alike, BatchItem, NewEvent
 from shiftwork.engine.pick import ClaimRequest, Picker
-from shiftwork.engine.rows import blank_row
+from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork, own_settings
 from shiftwork.limits.admission import Admitted, admit
 from shiftwork.limits.gates import WHOLE, Gates
@@ -71,8 +71,9 @@ class Grant:
     def build(self, row: Row, context: read.TaskContext) -> Task:
         """Every field as of the claim, with what failed before and what it depended on."""
         terms, request, now = self.terms, self.request, self.now
-        claimed = blank_row(**{name: value for name, value in row.items() if name not in _EXTRA})
-        claimed.status, claimed.fence, claimed.version = terms.status, claimed.fence + 1, claimed.version + 1
+        columns = {name: value for name, value in row.items() if name not in _EXTRA}
+        claimed = TaskRow(status=terms.status, **columns)
+        claimed.fence, claimed.version = claimed.fence + 1, claimed.version + 1
         claimed.agent_id, claimed.runtime_id = request.agent_id, request.runtime_id or request.agent_id
         claimed.claimed_at, claimed.started_at, claimed.updated_at = now, terms.started_at, now
         claimed.ack_by, claimed.run_until, claimed.lease_until, claimed.lease_check_at = terms.limits

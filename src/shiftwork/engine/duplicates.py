@@ -11,6 +11,7 @@ from shiftwork.engine import dedupe_policy, dependencies, paths
 from shiftwork.engine import dependents as consequences
 from shiftwork.engine.dependencies import Dependency, refuse_outer_cycle
 from shiftwork.engine.engine import log
+from shiftwork.engine.new_rows import NewEdge
 from shiftwork.engine.prepare import Prepared
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
@@ -242,8 +243,8 @@ async def _join_dependencies(
     if not joined:
         return [], None
     await refuse_outer_cycle(work, {row.root_id: [d.root for d in joined]})
-    pairs = [(row.root_id, d.root, d.status == State.COMPLETED, False) for d in joined]
-    await work.tx.insert("insert_edges", sorted(pairs))
+    edges_to = [NewEdge(row.root_id, d.root, d.status == State.COMPLETED) for d in joined]
+    await work.tx.insert("insert_edges", sorted(edges_to))
     await paths.lengthen(work, {d.root: row.path_weight + 1 for d in joined})
     row.waiting = await consequences.count_waiting(work, row.root_id)
     row.block_check_at = dependencies.block_check_at(settings, joined, work.now) or row.block_check_at
@@ -326,8 +327,8 @@ async def _pass_dependents(work: UnitOfWork, workspace: str, awaited: str, kept:
     found = await dependencies.resolve(work.tx, workspace, {"kept": kept})
     there = found.get("kept", Dependency(kept, State.PENDING))  # a duplicate within this batch is not written yet
     await work.tx.run("drop_edges", items=[(dependent, awaited) for dependent in dependents])
-    pairs = [(dependent, kept, there.status == State.COMPLETED, False) for dependent in dependents]
-    await work.tx.insert("insert_edges", pairs)
+    edges = [NewEdge(dependent, kept, there.status == State.COMPLETED) for dependent in dependents]
+    await work.tx.insert("insert_edges", edges)
     for row in await consequences.lock_newest(work, dependents):
         row.waiting = await consequences.count_waiting(work, row.root_id)
         row.blocked_reason = row.block_check_at = None

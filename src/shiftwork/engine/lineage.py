@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from shiftwork.engine.prepare import Prepared, without_times
-from shiftwork.engine.rows import TaskRow, blank_row
+from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.submit import PATH_PENDING, PATH_READY, write_rows
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import ids
@@ -50,36 +50,20 @@ async def add_rerun_row(work: UnitOfWork, row: TaskRow, *, waiting: int, changed
     return rerun
 
 
+_COPIED = (
+    *("workspace", "type", "lane", "priority", "boost", "deadline", "expires_at", "due_at", "path_weight"),
+    *("root_id", "parent_id", "dag_id", "max_attempts", "timeout_sec", "validation", "at_most_once", "own_settings"),
+    *("tallied", "estimated_cost", "target_agent_id", "issue_id", "budget_id", "trigger_type"),
+    *("last_agent_id", "last_runtime_id"),
+)
+"""What a retry or a rerun as a new task takes over."""
+
+
 async def _copy(work: UnitOfWork, row: TaskRow, **changes: Any) -> TaskRow:
     settings = await work.settings_of(row)
-    copy = blank_row(
+    copy = TaskRow(
         **{
-            **{
-                name: getattr(row, name)
-                for name in (
-                    "workspace",
-                    "type",
-                    "lane",
-                    "priority",
-                    "boost",
-                    "deadline",
-                    "expires_at",
-                    "due_at",
-                    "path_weight",
-                )
-            },
-            **{
-                name: getattr(row, name)
-                for name in ("root_id", "parent_id", "dag_id", "max_attempts", "timeout_sec", "validation")
-            },
-            **{
-                name: getattr(row, name)
-                for name in ("at_most_once", "own_settings", "tallied", "estimated_cost", "target_agent_id", "issue_id")
-            },
-            **{
-                name: getattr(row, name)
-                for name in ("budget_id", "trigger_type", "last_agent_id", "last_runtime_id", "expires_at", "due_at")
-            },
+            **{name: getattr(row, name) for name in _COPIED},
             "id": work.engine.ids.make(work.now),
             "status": State.READY.value,
             "created_at": work.now if not settings.retry.keep_position or "rerun_of" in changes else row.created_at,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -11,83 +13,87 @@ from shiftwork.engine.rank import RankFacts
 from shiftwork.engine.rank import rank as place_of
 from shiftwork.model.states import CLAIMED_STATES, State
 from shiftwork.settings.model import Settings
+from shiftwork.store.statements import columns_of
 from shiftwork.store.store import Row
 
 
-class TaskRow(msgspec.Struct):
-    """A row of `tasks`, column for column. A verb changes it under the row's lock, then saves it."""
+class TaskRow(msgspec.Struct, kw_only=True):
+    """A row of `tasks`, column for column. A verb changes it under the row's lock, then saves it.
+
+    The defaults are those of a new row.
+    """
 
     id: str
     workspace: str
     type: str
     status: str
-    hold: str | None
+    hold: str | None = None
     lane: int
-    rank: float
+    rank: float = 0.0
     ordered_at: float
-    rerank_at: float | None
+    rerank_at: float | None = None
     priority: float
     boost: float
-    deadline: float | None
-    path_weight: int
-    front: bool
+    deadline: float | None = None
+    path_weight: int = 0
+    front: bool = False
     dag_id: str
     root_id: str
-    newest_id: str | None
-    parent_id: str | None
-    retry_of: str | None
-    rerun_of: str | None
-    waiting: int
-    blocked_reason: str | None
-    block_check_at: float | None
-    attempts: int
+    newest_id: str | None = None
+    parent_id: str | None = None
+    retry_of: str | None = None
+    rerun_of: str | None = None
+    waiting: int = 0
+    blocked_reason: str | None = None
+    block_check_at: float | None = None
+    attempts: int = 0
     max_attempts: int
-    reclaims: int
-    rate_limits: int
-    round: int
-    version: int
-    fence: int
-    agent_id: str | None
-    runtime_id: str | None
-    claimed_at: float | None
-    started_at: float | None
-    heartbeat_at: float | None
-    ack_by: float | None
-    run_until: float | None
-    lease_until: float | None
-    lease_check_at: float | None
-    available_at: float | None
-    last_agent_id: str | None
-    last_runtime_id: str | None
-    lost_agent_id: str | None
-    timeout_sec: float | None
-    validation: str | None
-    at_most_once: bool
-    own_settings: bool
-    tallied: bool
-    estimated_cost: int | None
-    budget_id: str | None
-    charged: bool
-    granted: int
-    cost: int
-    attempt_cost: int
-    tokens_in: int
-    tokens_out: int
-    external_id: str | None
-    idempotency_key: str | None
-    target_agent_id: str | None
-    issue_id: str | None
-    trigger_type: str | None
-    session_id: str | None
-    work_dir: str | None
-    force_fresh_session: bool
-    failure_reason: str | None
-    cancel_reason: str | None
+    reclaims: int = 0
+    rate_limits: int = 0
+    round: int = 1
+    version: int = 1
+    fence: int = 0
+    agent_id: str | None = None
+    runtime_id: str | None = None
+    claimed_at: float | None = None
+    started_at: float | None = None
+    heartbeat_at: float | None = None
+    ack_by: float | None = None
+    run_until: float | None = None
+    lease_until: float | None = None
+    lease_check_at: float | None = None
+    available_at: float | None = None
+    last_agent_id: str | None = None
+    last_runtime_id: str | None = None
+    lost_agent_id: str | None = None
+    timeout_sec: float | None = None
+    validation: str | None = None
+    at_most_once: bool = False
+    own_settings: bool = False
+    tallied: bool = False
+    estimated_cost: int | None = None
+    budget_id: str | None = None
+    charged: bool = False
+    granted: int = 0
+    cost: int = 0
+    attempt_cost: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    external_id: str | None = None
+    idempotency_key: str | None = None
+    target_agent_id: str | None = None
+    issue_id: str | None = None
+    trigger_type: str | None = None
+    session_id: str | None = None
+    work_dir: str | None = None
+    force_fresh_session: bool = False
+    failure_reason: str | None = None
+    cancel_reason: str | None = None
     created_at: float
     updated_at: float
-    expires_at: float | None
-    due_at: float | None
-    finished_at: float | None
+    expires_at: float | None = None
+    due_at: float | None = None
+    finished_at: float | None = None
 
     @property
     def state(self) -> State:
@@ -126,97 +132,27 @@ class TaskRow(msgspec.Struct):
 
 COLUMNS = tuple(field.name for field in msgspec.structs.fields(TaskRow))
 
-_SAVED = [
-    "id",
-    "status",
-    "hold",
-    "lane",
-    "rank",
-    "ordered_at",
-    "rerank_at",
-    "priority",
-    "deadline",
-    "path_weight",
-    "front",
-    "newest_id",
-    "waiting",
-    "blocked_reason",
-    "block_check_at",
-    "attempts",
-    "max_attempts",
-    "reclaims",
-    "rate_limits",
-    "round",
-    "version",
-    "agent_id",
-    "runtime_id",
-    "claimed_at",
-    "started_at",
-    "heartbeat_at",
-    "ack_by",
-    "run_until",
-    "lease_until",
-    "lease_check_at",
-    "available_at",
-    "last_agent_id",
-    "last_runtime_id",
-    "lost_agent_id",
-    "timeout_sec",
-    "estimated_cost",
-    "charged",
-    "granted",
-    "cost",
-    "attempt_cost",
-    "tokens_in",
-    "tokens_out",
-    "session_id",
-    "work_dir",
-    "failure_reason",
-    "cancel_reason",
-    "updated_at",
-    "expires_at",
-    "due_at",
-    "finished_at",
-    "own_settings",
-    "validation",
-    "at_most_once",
-    "target_agent_id",
-]
-
-
-_BLANK: dict[str, Any] = {
-    **dict.fromkeys(COLUMNS, None),
-    **dict.fromkeys(("path_weight", "waiting", "attempts", "reclaims", "rate_limits", "fence", "granted"), 0),
-    **dict.fromkeys(("cost", "attempt_cost", "tokens_in", "tokens_out"), 0),
-    **dict.fromkeys(("front", "at_most_once", "own_settings", "tallied", "charged", "force_fresh_session"), False),
-    "round": 1,
-    "version": 1,
-    "rank": 0.0,
-}
-
-
-def blank_row(**fields: Any) -> TaskRow:
-    """The row of a new task, except for these fields."""
-    return TaskRow(**{**_BLANK, **fields})
-
 
 def load(row: Row) -> TaskRow:
     return TaskRow(**{name: row[name] for name in COLUMNS})
 
 
-to_save = operator.attrgetter(*_SAVED)
-"""The row in the column order of the statement `save_tasks`."""
+def to_insert(row: TaskRow) -> tuple[Any, ...]:
+    """The row as the statement `insert_tasks` takes it; a new row has no other columns."""
+    return _values_of("insert_tasks")(row)
 
 
-INSERTED = (
-    *("id", "workspace", "type", "status", "hold", "lane", "rank", "ordered_at", "rerank_at", "priority", "boost"),
-    *("deadline", "path_weight", "dag_id", "root_id", "parent_id", "retry_of", "rerun_of", "waiting", "block_check_at"),
-    *("attempts", "max_attempts", "available_at", "last_agent_id", "last_runtime_id", "timeout_sec", "validation"),
-    *("at_most_once", "own_settings", "tallied", "estimated_cost", "budget_id", "external_id", "idempotency_key"),
-    *("target_agent_id", "issue_id"),
-    *("trigger_type", "session_id", "work_dir", "force_fresh_session", "created_at", "updated_at"),
-    *("expires_at", "due_at"),
-)
-"""The columns of the statement `insert_tasks`; a new row has no other."""
+def to_save(row: TaskRow) -> tuple[Any, ...]:
+    """The row as the statement `save_tasks` takes it."""
+    return _values_of("save_tasks")(row)
 
-to_insert = operator.attrgetter(*INSERTED)
+
+@cache
+def _values_of(statement: str) -> Callable[[TaskRow], tuple[Any, ...]]:
+    return operator.attrgetter(*columns_of(statement))
+
+
+@cache
+def places_of_id() -> tuple[int, ...]:
+    """The columns of `insert_tasks` that hold the id of a task that is a DAG and a lineage of its own."""
+    return tuple(columns_of("insert_tasks").index(name) for name in ("id", "dag_id", "root_id"))

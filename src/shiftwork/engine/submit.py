@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,8 +19,9 @@ from shiftwork.engine.duplicates import Duplicate, Item
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.lanes import LaneKey
 from shiftwork.engine.new_events import Alike, BatchItem, NewEvent
+from shiftwork.engine.new_rows import NewDag, NewEdge
 from shiftwork.engine.prepare import Prepared
-from shiftwork.engine.rows import INSERTED, TaskRow, to_insert
+from shiftwork.engine.rows import TaskRow, places_of_id, to_insert
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.limits import capacity, quotas
 from shiftwork.model import garbage, graph, ids
@@ -28,7 +30,7 @@ from shiftwork.model.states import State, move, write_path
 from shiftwork.model.task import SCHEDULED, NewTask, Submitted, dollars, micros
 from shiftwork.model.times import epoch
 from shiftwork.settings.model import Settings
-from shiftwork.store.store import AlikeRows, Rows, Tx
+from shiftwork.store.store import AlikeRows, Tx
 from shiftwork.waits import approval_guard as guard
 from shiftwork.waits import policy as guard_policy
 from shiftwork.waits import schedule
@@ -123,8 +125,7 @@ async def _submit_plain(
     work: UnitOfWork, workspace: str, batch: Sequence[Prepared], made: Sequence[str], lanes: Mapping[LaneKey, int]
 ) -> list[Submitted]:
     """Submit plain tasks: a row, a body, tags and an event each. Shared values are computed once."""
-    places, alike = _Places(lanes, work.now), dict[Any, _Alikes]()
-    kinds: list[_Alikes] = []
+    places, kinds = _Places(lanes, work.now), dict[Any, _Alikes]()
     with garbage.put_off(len(batch)):
         for id_, prepared in zip(made, batch, strict=True):
             new = prepared.new
@@ -133,22 +134,17 @@ async def _submit_plain(
                 new.target_agent_id, new.issue_id, new.trigger_type, new.session_id, new.work_dir,
                 new.force_fresh_session,
             )  # fmt: skip
-            known = alike.get(key)
-            if known is None:
-                known = alike[key] = _alikes(work, workspace, prepared, places)
-            kinds.append(known)
-            known.tasks.append((id_, None, None))
+            kind = kinds.get(key)
+            if kind is None:
+                kind = kinds[key] = _alikes(work, workspace, id_, prepared, places)
+            kind.tasks.append((id_, None, None))
         answers = [Submitted(task, _READY, dag_id=dag) for task, dag in map(ids.show_lone, made)]
-    for known in alike.values():
-        work.add_batch(known.event, known.tasks)
-    if len(alike) == 1:
-        rows: Rows = AlikeRows(kinds[0].row, _IDS, made)
-    else:
-        rows = [known.row_of(id_) for id_, known in zip(made, kinds, strict=True)]
-    await work.tx.insert("insert_tasks", rows)
+    rows = [kind.rows() for kind in kinds.values()]
+    await work.tx.insert("insert_tasks", rows[0] if len(rows) == 1 else list(itertools.chain.from_iterable(rows)))
     await work.tx.insert("insert_bodies", [(id_, prepared.body) for id_, prepared in zip(made, batch, strict=True)])
-    for known in alike.values():
-        work.tx.wake(known.row[_LANE])
+    for kind in kinds.values():
+        work.add_batch(kind.event, kind.tasks)
+        work.tx.wake(kind.row.lane)
     await _write_tags(work, workspace, zip(made, batch, strict=True))
     await work.save_events()
     return answers
@@ -157,18 +153,18 @@ async def _submit_plain(
 class _Alikes(NamedTuple):
     """New plain tasks whose rows differ only in their ids."""
 
-    row: tuple[Any, ...]
-    """That of any of them."""
+    row: TaskRow
+    """That of the first of them."""
     event: Alike
     tasks: list[BatchItem]
 
-    def row_of(self, id_: str) -> tuple[Any, ...]:
-        return (id_, *self.row[1:_DAG], id_, id_, *self.row[_DAG + 2 :])
+    def rows(self) -> AlikeRows:
+        return AlikeRows(to_insert(self.row), places_of_id(), [id_ for id_, _, _ in self.tasks])
 
 
-def _alikes(work: UnitOfWork, workspace: str, prepared: Prepared, places: _Places) -> _Alikes:
-    item, origin = Item(0, prepared, ""), Origin()
-    row = _row(work, workspace, item, (), "", origin, 0, places.of(prepared, 0), None)
+def _alikes(work: UnitOfWork, workspace: str, id_: str, prepared: Prepared, places: _Places) -> _Alikes:
+    origin = Origin()
+    row = _row(work, workspace, Item(0, prepared, id_), (), id_, origin, 0, places.of(prepared, 0), None)
     actor = prepared.new.created_by or work.caller.actor
     request_id = prepared.request_id or work.caller.request_id
     event = Alike(workspace, origin.verb, PATH_READY, actor, request_id, type=prepared.new.type)
@@ -179,11 +175,10 @@ def _size(items: Sequence[Item]) -> int:
     return sum(len(msgspec.json.encode(item.prepared.new)) for item in items)
 
 
-def _answer(work: UnitOfWork, item: Item, row: tuple[Any, ...], above: Sequence[Dependency]) -> Submitted:
-    now = work.rows.get(item.id)
-    status = now.status if now is not None else row[_STATUS]
+def _answer(work: UnitOfWork, item: Item, row: TaskRow, above: Sequence[Dependency]) -> Submitted:
+    status = work.rows.get(item.id, row).status
     missing = [dependency.name for dependency in above if dependency.missing]
-    dag = ids.show_dag(row[_DAG])
+    dag = ids.show_dag(row.dag_id)
     return Submitted(
         ids.show_task(item.id), status, key=item.prepared.new.key, dag_id=dag, missing_dependencies=missing
     )
@@ -347,7 +342,7 @@ async def _insert(
     lanes: Mapping[LaneKey, int],
     dag: DagFields,
     origin: Origin,
-) -> list[tuple[Any, ...]]:
+) -> list[TaskRow]:
     dags, joined = await _dags(work, workspace, items, edges, dag)
     under = await _budgets(work, workspace, items, dags, joined, dag, origin)
     weights = graph.path_weights({c: [p.root for p in a] for c, a in edges.items()}) if any(edges.values()) else {}
@@ -360,28 +355,28 @@ async def _insert(
         spot = places.of(item.prepared, weight)
         rows.append(_row(work, workspace, item, above, dag_id, origin, weight, spot, under.get(item.id)))
     stopped = await _stop_at_guards(work, items, rows)
-    await _write(work, rows, [item.prepared.body for item in items])
+    await write_rows(work, rows, [item.prepared.body for item in items])
     await _write_around(work, workspace, items, edges)
-    await _schedule(work, items, rows)
+    await _schedule(work, rows)
     _tell_created(work, items, rows, origin.verb, stopped)
     new = {item.id for item in items}
     await paths.lengthen(work, {root: length for root, length in weights.items() if root not in new and length})
     for row in rows:
-        if row[_DAG] != row[_ID]:
-            work.count_in_dag(row[_DAG], None, row[_STATUS])
+        if row.dag_id != row.id:
+            work.count_in_dag(row.dag_id, None, row.status)
     return rows
 
 
-async def _stop_at_guards(work: UnitOfWork, items: list[Item], rows: list[tuple[Any, ...]]) -> dict[str, guard.Request]:
+async def _stop_at_guards(work: UnitOfWork, items: list[Item], rows: list[TaskRow]) -> dict[str, guard.Request]:
     """Stop tasks that a person must approve before they become ready: their rows are written in that state."""
     stopped: dict[str, guard.Request] = {}
-    for place, (item, row) in enumerate(zip(items, rows, strict=True)):
+    for item, row in zip(items, rows, strict=True):
         settings = item.prepared.settings
-        if settings.guards and row[_STATUS] == _READY and (request := _request(work, item, settings)):
+        if settings.guards and row.status == _READY and (request := _request(work, item, settings)):
             stopped[item.id] = request
-            rows[place] = (*row[:_STATUS], _WAITING_APPROVAL, *row[_STATUS + 1 :])
+            row.status = _WAITING_APPROVAL
     if stopped:
-        await guard.ask(work, [(row[_ID], row[_ID], row[1], stopped[row[_ID]]) for row in rows if row[_ID] in stopped])
+        await guard.ask(work, [(row.id, row.id, row.workspace, stopped[row.id]) for row in rows if row.id in stopped])
     return stopped
 
 
@@ -434,17 +429,7 @@ async def _dags(
     made: dict[str, str] = {}
     written = []
     for group, id_ in zip(groups, work.engine.ids.make_many(work.now, len(groups)), strict=True):
-        written.append(
-            (
-                id_,
-                workspace,
-                dag.title,
-                dag.created_by or work.caller.actor,
-                "open",
-                0,
-                work.now,
-            )
-        )
+        written.append(NewDag(id_, workspace, dag.title, dag.created_by or work.caller.actor, work.now))
         made.update(dict.fromkeys(group, id_))
     await work.tx.insert("insert_dags", written)
     return made | joined, set(joined.values())
@@ -500,7 +485,7 @@ async def join_dag(work: UnitOfWork, workspace: str, dag_id: str) -> None:
     found = await work.tx.one("read_bodies", items=[(dag_id,)])
     body = msgspec.json.decode(found["body"]) if found else {}
     author = body.get("created_by") or work.caller.actor
-    await work.tx.insert("insert_dags", [(dag_id, workspace, body.get("title"), author, "open", 0, work.now)])
+    await work.tx.insert("insert_dags", [NewDag(dag_id, workspace, body.get("title"), author, work.now)])
     newest = {row["root_id"]: row["newest_id"] for row in rows if row["newest_id"]}
     for row in rows:
         if newest.get(row["root_id"], row["id"]) == row["id"]:
@@ -517,44 +502,39 @@ def _row(
     weight: int,
     spot: tuple[int, rank.RankedKey],
     budget_id: str | None,
-) -> tuple[Any, ...]:
-    """In the column order of the statement `insert_tasks`."""
+) -> TaskRow:
     new, plan, now, id_ = item.prepared.new, item.prepared.plan, work.now, item.id
     lane, place = spot
     waiting = sum(1 for p in above if p.status != State.COMPLETED) if above else 0
     check_at = block_check_at(plan.settings, above, now) if above else None
-    hold = due_at = None
-    if new.run_at is not None and epoch(new.run_at) > now:
-        waiting, hold, due_at = waiting + 1, SCHEDULED, new.run_at
-    return (
-        id_, workspace, new.type, _PENDING if waiting else _READY, hold, lane, place.rank, due_at or now,
-        place.rerank_at,
-        float(new.priority), plan.boost, new.deadline, weight, dag_id, id_, origin.parent_id, None, None, waiting,
-        check_at, 0, plan.max_attempts, None, None, None, plan.timeout_sec, plan.validation, plan.at_most_once,
-        plan.has_own_settings, plan.tallied, plan.estimated_cost, budget_id, item.prepared.name, item.prepared.key,
-        new.target_agent_id, new.issue_id, new.trigger_type,
-        None if new.force_fresh_session else new.session_id, new.work_dir, new.force_fresh_session, now, now,
-        new.expires_at, due_at,
+    due_at, hold = epoch(new.run_at), None
+    if due_at is not None and due_at > now:
+        waiting, hold = waiting + 1, SCHEDULED
+    else:
+        due_at = None
+    return TaskRow(
+        id=id_, workspace=workspace, type=new.type, status=_PENDING if waiting else _READY, hold=hold,
+        lane=lane, rank=place.rank, ordered_at=due_at or now, rerank_at=place.rerank_at,
+        priority=float(new.priority), boost=plan.boost, deadline=epoch(new.deadline), path_weight=weight,
+        dag_id=dag_id, root_id=id_, parent_id=origin.parent_id, waiting=waiting, block_check_at=check_at,
+        max_attempts=plan.max_attempts, timeout_sec=plan.timeout_sec, validation=plan.validation,
+        at_most_once=plan.at_most_once, own_settings=plan.has_own_settings, tallied=plan.tallied,
+        estimated_cost=plan.estimated_cost, budget_id=budget_id, external_id=item.prepared.name,
+        idempotency_key=item.prepared.key, target_agent_id=new.target_agent_id, issue_id=new.issue_id,
+        trigger_type=new.trigger_type, session_id=None if new.force_fresh_session else new.session_id,
+        work_dir=new.work_dir, force_fresh_session=new.force_fresh_session, created_at=now, updated_at=now,
+        expires_at=epoch(new.expires_at), due_at=due_at,
     )  # fmt: skip
 
 
-_ID, _STATUS, _HOLD, _LANE, _DAG = (INSERTED.index(name) for name in ("id", "status", "hold", "lane", "dag_id"))
-assert INSERTED[0] == "id"
-assert INSERTED[_DAG + 1] == "root_id"
-_IDS = (0, _DAG, _DAG + 1)
-"""The columns that have the id of a task that is a DAG and a lineage of its own."""
 _READY, _PENDING, _WAITING_APPROVAL = State.READY.value, State.PENDING.value, State.WAITING_APPROVAL.value
 _PATHS = {_READY: PATH_READY, _PENDING: PATH_PENDING, _WAITING_APPROVAL: guard.PATH_STOPPED}
 
 
 async def write_rows(work: UnitOfWork, rows: Sequence[TaskRow], bodies: Sequence[str]) -> None:
-    await _write(work, [to_insert(row) for row in rows], bodies)
-
-
-async def _write(work: UnitOfWork, rows: Sequence[tuple[Any, ...]], bodies: Sequence[str]) -> None:
-    await work.tx.insert("insert_tasks", rows)
-    await work.tx.insert("insert_bodies", [(row[_ID], body) for row, body in zip(rows, bodies, strict=True)])
-    for lane in {row[_LANE] for row in rows if row[_STATUS] == _READY}:
+    await work.tx.insert("insert_tasks", [to_insert(row) for row in rows])
+    await work.tx.insert("insert_bodies", [(row.id, body) for row, body in zip(rows, bodies, strict=True)])
+    for lane in {row.lane for row in rows if row.status == _READY}:
         work.tx.wake(lane)
 
 
@@ -562,10 +542,8 @@ async def _write_around(
     work: UnitOfWork, workspace: str, items: list[Item], edges: dict[str, list[Dependency]]
 ) -> None:
     """Edges and tags of new tasks."""
-    pairs = [
-        (dependent, p.root, p.status == State.COMPLETED, False) for dependent, above in edges.items() for p in above
-    ]
-    await work.tx.insert("insert_edges", sorted(pairs))
+    new = [NewEdge(dependent, p.root, p.status == State.COMPLETED) for dependent, above in edges.items() for p in above]
+    await work.tx.insert("insert_edges", sorted(new))
     await _write_tags(work, workspace, ((item.id, item.prepared) for item in items))
 
 
@@ -574,35 +552,32 @@ async def _write_tags(work: UnitOfWork, workspace: str, tasks: Iterable[tuple[st
     await work.tx.insert("insert_tags", tags)
 
 
-async def _schedule(work: UnitOfWork, items: list[Item], rows: list[tuple[Any, ...]]) -> None:
+async def _schedule(work: UnitOfWork, rows: Sequence[TaskRow]) -> None:
     """Schedule tasks that wait for their time."""
-    waits = [
-        schedule.opened(row[_ID], row[_ID], row[1], epoch(item.prepared.new.run_at), work.now)
-        for item, row in zip(items, rows, strict=True)
-        if row[_HOLD] == SCHEDULED and item.prepared.new.run_at is not None
-    ]
+    waits = [schedule.opened(row, row.due_at, work.now) for row in rows if row.due_at is not None]
     if waits:
         await work.tx.insert("insert_waits", waits)
 
 
-def _event_data(item: Item, row: tuple[Any, ...], stopped: dict[str, guard.Request]) -> dict[str, Any] | None:
+def _event_data(item: Item, row: TaskRow, stopped: dict[str, guard.Request]) -> dict[str, Any] | None:
     if item.id in stopped:
         return stopped[item.id].event_data
-    return {"run_at": item.prepared.new.run_at} if row[_HOLD] == SCHEDULED else None
+    return {"run_at": row.due_at} if row.hold == SCHEDULED else None
 
 
 def _tell_created(
-    work: UnitOfWork, items: list[Item], rows: list[tuple[Any, ...]], verb: str, stopped: dict[str, guard.Request]
+    work: UnitOfWork, items: list[Item], rows: list[TaskRow], verb: str, stopped: dict[str, guard.Request]
 ) -> None:
     now, caller_actor, caller_request = work.now, work.caller.actor, work.caller.request_id
     lone: dict[tuple[str, str, str, str, str | None], list[BatchItem]] = defaultdict(list)
     for item, row in zip(items, rows, strict=True):
         actor, request_id = item.prepared.new.created_by or caller_actor, item.prepared.request_id or caller_request
-        data, path = _event_data(item, row, stopped), _PATHS[row[_STATUS]]
-        if data is None and row[_DAG] == row[_ID]:
-            lone[row[1], row[2], path, actor, request_id].append((row[_ID], None, None))
+        data, path = _event_data(item, row, stopped), _PATHS[row.status]
+        if data is None and row.dag_id == row.id:
+            lone[row.workspace, row.type, path, actor, request_id].append((row.id, None, None))
         else:
-            work.add_event(NewEvent(now, row[1], verb, actor, row[_ID], row[_DAG], path, request_id, data=data))
+            place = (row.workspace, verb, actor, row.id, row.dag_id)
+            work.add_event(NewEvent(now, *place, path, request_id, data=data))
     for (workspace, type_, path, actor, request_id), tasks in lone.items():
         work.add_batch(Alike(workspace, verb, path, actor, request_id, type=type_), tasks)
 

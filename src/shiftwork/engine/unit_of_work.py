@@ -20,6 +20,7 @@ from shiftwork.engine import dedupe_policy
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fingerprint import fingerprint
 from shiftwork.engine.new_events import Alike, BatchItem, EventBatches, NewEvent
+from shiftwork.engine.new_rows import NewAlert, NewAttempt, NewDeadLetter
 from shiftwork.engine.rows import TaskRow, load, to_save
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import NotFound
@@ -59,10 +60,10 @@ class UnitOfWork:
         self._events: list[NewEvent] = []
         self._batches = EventBatches()
         self._accepted: list[Row] = []
-        self._attempts: list[tuple[Any, ...]] = []
+        self._attempts: list[NewAttempt] = []
         self._results: list[tuple[str, str, str | None]] = []
-        self._letters: list[tuple[Any, ...]] = []
-        self._alerts: list[tuple[Any, ...]] = []
+        self._letters: list[NewDeadLetter] = []
+        self._alerts: list[NewAlert] = []
         self._open: dict[str, int] = defaultdict(int)
         self._settled: dict[str, int] = defaultdict(int)
         self._superseded: set[str] = set()
@@ -232,18 +233,11 @@ class UnitOfWork:
         assert row.agent_id is not None
         assert row.claimed_at is not None
         self.add_attempt(
-            (
-                row.id,
-                row.fence,
-                row.round,
-                row.agent_id,
-                row.runtime_id,
-                row.claimed_at,
-                row.started_at,
-                self.now,
+            NewAttempt(
+                row.id, row.fence, row.round, row.agent_id, row.runtime_id, row.claimed_at, row.started_at, self.now,
+                outcome, counted, reason, error, note, row.attempt_cost, row.granted if lost else 0, result, verdict,
             )
-            + (outcome, counted, reason, error, note, row.attempt_cost, row.granted if lost else 0, result, verdict)
-        )
+        )  # fmt: skip
         end = AttemptEnd(row, outcome, reason, lost)
         for part in self._parts.values():
             part.attempt_ended(end)
@@ -266,8 +260,7 @@ class UnitOfWork:
         for part in self._parts.values():
             part.attempts_accepted(rows)
 
-    def add_attempt(self, attempt: tuple[Any, ...]) -> None:
-        """In the column order of the statement `insert_attempts`."""
+    def add_attempt(self, attempt: NewAttempt) -> None:
         self._attempts.append(attempt)
 
     def add_event(self, event: NewEvent) -> None:
@@ -289,16 +282,18 @@ class UnitOfWork:
     def dead_letter(self, row: TaskRow, *, reason: str, error: str | None, poison: bool) -> None:
         """Add the dead letter of this round."""
         self._letters.append(
-            (row.id, row.round, row.workspace, row.type, reason, error, fingerprint(row.type, reason, error))
-            + (row.attempts, poison, self.now)
-        )
+            NewDeadLetter(
+                row.id, row.round, row.workspace, row.type, reason, error, fingerprint(row.type, reason, error),
+                row.attempts, poison, self.now,
+            )
+        )  # fmt: skip
         for kind in alert_kinds.of_letter(reason, poison=poison):
             self.alert(row.workspace, kind, row.id, type=row.type, reason=reason)
 
     def error_of(self, row: TaskRow) -> str | None:
         """The error of this row's dead letter or failed attempt, if that is not written yet."""
-        letters = [letter[5] for letter in self._letters if letter[:2] == (row.id, row.round)]
-        attempts = [attempt[11] or attempt[12] for attempt in self._attempts if attempt[0] == row.id]
+        letters = [each.error for each in self._letters if (each.task_id, each.round) == (row.id, row.round)]
+        attempts = [each.error or each.note for each in self._attempts if each.task_id == row.id]
         return next((error for error in (*letters, *reversed(attempts)) if error), None)
 
     def alert(self, workspace: str, kind: str, task_id: str | None = None, **facts: Any) -> None:
@@ -307,10 +302,8 @@ class UnitOfWork:
         data = event.data or {}
         event.data = {**data, "alerts": [*data.get("alerts", ()), kind]}
         named = facts if task_id is None else {**facts, "task": ids.show_task(task_id)}
-        message = alert_kinds.words(kind, named)
-        self._alerts.append(
-            (self.now, workspace, kind, alert_kinds.KINDS[kind].severity, message, task_id, as_json(facts))
-        )
+        message, severity = alert_kinds.words(kind, named), alert_kinds.KINDS[kind].severity
+        self._alerts.append(NewAlert(self.now, workspace, kind, severity, message, task_id, as_json(facts)))
 
     def count_in_dag(self, dag_id: str, was: str | None, now: str | None) -> None:
         """Count a change of state in a DAG; None stands for a row that does not exist yet or no longer counts."""

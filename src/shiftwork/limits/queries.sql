@@ -50,11 +50,7 @@ select * from breakers where workspace = :workspace order by type
 
 -- name: save_breakers
 -- own rows: `lock_breakers` has locked them.
--- rows items: workspace text, type text, state text, failures int, last_failure float, opened_at float, half_open_at float, probe_task uuid, probe_fence bigint, probe_until float
-update breakers set state = items.state, failures = items.failures, last_failure = items.last_failure,
-  opened_at = items.opened_at, half_open_at = items.half_open_at, probe_task = items.probe_task,
-  probe_fence = items.probe_fence, probe_until = items.probe_until
-from {items} where breakers.workspace = items.workspace and breakers.type = items.type
+-- save breakers by workspace text, type text: state text, failures int, last_failure float, opened_at float, half_open_at float, probe_task uuid, probe_fence bigint, probe_until float
 
 -- name: list_limits
 select * from limits where workspace = :workspace order by key
@@ -70,9 +66,7 @@ on conflict (workspace, key) do update set terms = excluded.terms, cells = exclu
   set_by = excluded.set_by
 
 -- name: save_limits
--- rows items: workspace text, key text, held int, cells json
-update limits set held = items.held, cells = items.cells from {items}
-where limits.workspace = items.workspace and limits.key = items.key
+-- save limits by workspace text, key text: held int, cells json
 
 -- name: remove_limit
 delete from limits where workspace = :workspace and key = :key returning key

@@ -7,6 +7,7 @@ A statement is written once for both databases. Differences are marked in the te
 - `-- part: x` defines text that replaces `{x}` in the statements of all files, and in later parts of its own file;
 - `-- rows items: id uuid, fence bigint` makes `{items}` a table of the batch's rows;
 - `-- insert tasks: id uuid, ...` is a bulk insert of rows in that column order;
+- `-- save tasks by id uuid: status text, ...` is an update of rows by their keys, in that column order, keys first;
 - `-- own rows: why` says that it changes only rows that its transaction has locked or inserted, so it never waits;
 - `{postgres: ...}` and `{sqlite: ...}` apply to one database only;
 - `:name` is a parameter.
@@ -27,6 +28,7 @@ _NAME = re.compile(r"^-- name: (\w+)(?: \((sqlite|postgres)\))?$")
 _PART = re.compile(r"^-- part: (\w+)$")
 _ROWS = re.compile(r"^-- rows (\w+): (.+)$")
 _INSERT = re.compile(r"^-- insert (\w+): (.+)$")
+_SAVE = re.compile(r"^-- save (\w+) by ([^:]+): (.+)$")
 _OWN = re.compile(r"^-- own rows: \S")
 _ONLY = re.compile(r"\{(postgres|sqlite|pg|lite): ?([^{}]*)\}")
 _TAGS = {"postgres": {"postgres", "pg"}, "sqlite": {"sqlite", "lite"}}
@@ -99,13 +101,21 @@ def load(dialect: Dialect) -> dict[str, Statement]:
     return {name: _write(source, dialect) for name, source in chosen.items()}
 
 
-def _sources() -> Iterator[tuple[Source, Dialect | None]]:
+@cache
+def columns_of(name: str) -> tuple[str, ...]:
+    """The columns that an insert or a save takes, in the order of its rows."""
+    source = next(source for source, only in _sources() if source.name == name and only is None)
+    columns = source.insert[1] if source.insert else source.tables["items"]
+    return tuple(column.name for column in columns)
+
+
+@cache
+def _sources() -> Sequence[tuple[Source, Dialect | None]]:
     texts = [file.read_text(encoding="utf-8") for file in files()]
     parts: dict[str, str] = {}
     for text in texts:
         _read_parts(text, parts)
-    for text in texts:
-        yield from _parse(text, parts)
+    return [parsed for text in texts for parsed in _parse(text, parts)]
 
 
 def files() -> Iterator[Traversable]:
@@ -154,11 +164,21 @@ def _source(name: str, lines: list[str]) -> Source:
             tables[table[1]] = _columns(table[2])
         elif target := _INSERT.match(line):
             insert = target[1], _columns(target[2])
+        elif target := _SAVE.match(line):
+            keys, saved = _columns(target[2]), _columns(target[3])
+            tables["items"] = (*keys, *saved)
+            kept.append(_write_save(target[1], keys, saved))
         elif _OWN.match(line):
             own_rows = True
         elif not line.lstrip().startswith("--"):
             kept.append(line)
     return Source(name, "\n".join(kept).strip().rstrip(";"), tables, insert, own_rows)
+
+
+def _write_save(table: str, keys: Sequence[Column], saved: Sequence[Column]) -> str:
+    assignments = ", ".join(f"{c.name} = items.{c.name}" for c in saved)
+    matched = " and ".join(f"{table}.{c.name} = items.{c.name}" for c in keys)
+    return f"update {table} set {assignments} from {{items}} where {matched}"  # noqa: S608  # names come from our own files
 
 
 def _columns(text: str) -> tuple[Column, ...]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from shiftwork.engine.new_rows import NewAlert
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import ids
@@ -107,14 +108,13 @@ async def ask(work: UnitOfWork, requests: Sequence[tuple[str, str, str, Request]
     ]
     await work.tx.run("ask_approvals", items=sorted(items))
     kind = "approval_wanted"  # the event that it belongs to is `approval.requested`, written by the caller
-    await work.tx.insert(
-        "insert_alerts",
-        [
-            (work.now, workspace, kind, alert_kinds.KINDS[kind].severity)
-            + (alert_kinds.words(kind, {"task": ids.show_task(id_)}), id_, as_json({"revision": asked.revision}))
-            for id_, _, workspace, asked in requests
-        ],
-    )
+    severity = alert_kinds.KINDS[kind].severity
+    alerts = []
+    for id_, _, workspace, asked in requests:
+        message = alert_kinds.words(kind, {"task": ids.show_task(id_)})
+        data = as_json({"revision": asked.revision})
+        alerts.append(NewAlert(work.now, workspace, kind, severity, message, id_, data))
+    await work.tx.insert("insert_alerts", alerts)
 
 
 async def reconsider(work: UnitOfWork, row: TaskRow, settings: Settings) -> tuple[str | None, dict[str, Any]]:

@@ -24,6 +24,7 @@ from shiftwork.store.store import Row, Tx
 from shiftwork.validation import policy as verdict
 from shiftwork.waits import approval_guard, schedule
 from shiftwork.waits.policy import decoded, wait_of
+from shiftwork.waits.schedule import StoredWait
 
 BATCH = 500
 MAX_ALERTED = 500
@@ -130,14 +131,13 @@ async def _begin(work: UnitOfWork, row: TaskRow, new: NewWait) -> Wait:
         value=decoded(signal["data"]) if signal else None,
         answered_by=signal["actor"] if signal else None,
     )
-    found = (signal["data"], signal["seq"], signal["actor"]) if signal else (None, None, None)
-    await work.tx.insert(
-        "insert_waits",
-        [
-            (row.root_id, new.name, row.id, row.workspace, new.kind, wait.status, new.signal, new.question, new.schema)
-            + (until, work.now, wait.ended_at, *found)
-        ],
-    )
+    stored = StoredWait(
+        row.root_id, new.name, row.id, row.workspace, new.kind, wait.status, until, work.now, wait.ended_at,
+        new.signal, new.question, new.schema,
+    )  # fmt: skip
+    if signal is not None:
+        stored = stored._replace(value=signal["data"], signal_seq=signal["seq"], answered_by=signal["actor"])
+    await work.tx.insert("insert_waits", [stored])
     return wait
 
 

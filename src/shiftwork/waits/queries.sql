@@ -1,5 +1,5 @@
 -- name: insert_waits
--- insert waits: root_id uuid, name text, task_id uuid, workspace text, kind text, status text, signal text, question text, schema json, until float, began_at float, ended_at float, value json, signal_seq bigint, answered_by text
+-- insert waits: root_id uuid, name text, task_id uuid, workspace text, kind text, status text, until float, began_at float, ended_at float, signal text, question text, schema json, value json, signal_seq bigint, answered_by text
 
 -- name: read_wait
 select * from waits where root_id = :root and name = :name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork
@@ -12,15 +12,35 @@ NAME = ""
 """The waits of agents have a name of at least one character."""
 
 
-def opened(root_id: str, task_id: str, workspace: str, run_at: float, now: float) -> tuple[Any, ...]:
-    """The wait for a task's start time, in the column order of `insert_waits`."""
-    return (root_id, NAME, task_id, workspace, "time", "open", None, None, None, run_at, now, None, None, None, None)
+class StoredWait(NamedTuple):
+    """A row of `waits` (`insert_waits`)."""
+
+    root_id: str
+    name: str
+    task_id: str
+    workspace: str
+    kind: str
+    status: str
+    until: float | None
+    began_at: float
+    ended_at: float | None = None
+    signal: str | None = None
+    question: str | None = None
+    schema: str | None = None
+    value: str | None = None
+    signal_seq: int | None = None
+    answered_by: str | None = None
+
+
+def opened(row: TaskRow, run_at: float, now: float) -> StoredWait:
+    """The wait for a task's start time."""
+    return StoredWait(row.root_id, NAME, row.id, row.workspace, "time", "open", run_at, now)
 
 
 async def begin(work: UnitOfWork, row: TaskRow, run_at: float) -> None:
     """Make a task wait for this time instead of an earlier one; the caller updates the task's count of waits."""
     await end(work, row)
-    await work.tx.insert("insert_waits", [opened(row.root_id, row.id, row.workspace, run_at, work.now)])
+    await work.tx.insert("insert_waits", [opened(row, run_at, work.now)])
     row.hold = SCHEDULED
     row.due_at = row.ordered_at = run_at
     work.touch(row)

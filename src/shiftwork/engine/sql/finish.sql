@@ -79,10 +79,7 @@ select d.* from {items} join dags d on d.id = items.id order by d.id {postgres: 
 
 -- name: save_dags
 -- own rows: `lock_what_ends_touch` has locked them.
--- rows items: id uuid, open int, settled int, status text, finished_at float, cancelled_by text
-update dags set open = items.open, settled = items.settled, status = items.status, finished_at = items.finished_at,
-  cancelled_by = items.cancelled_by
-from {items} where dags.id = items.id
+-- save dags by id uuid: open int, settled int, status text, finished_at float, cancelled_by text
 
 -- name: dag_motion
 -- For each DAG: whether any task can still move by itself, whether any was completed, and whether any failed without

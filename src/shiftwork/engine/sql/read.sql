@@ -250,9 +250,7 @@ select signature, type, reason, count(*) as total, min(dead_lettered_at) as firs
 where workspace = :workspace and not reviewed and not deleted group by signature, type, reason order by count(*) desc, signature limit :count
 
 -- name: review_letters
--- rows items: task_id uuid, round int, resolution text, reviewed boolean, deleted boolean
-update dead_letters set reviewed = items.reviewed, resolution = items.resolution, deleted = items.deleted
-from {items} where dead_letters.task_id = items.task_id and dead_letters.round = items.round
+-- save dead_letters by task_id uuid, round int: resolution text, reviewed boolean, deleted boolean
 
 -- name: insert_reviews
 -- insert reviews: task_id uuid, round int, at float, actor text, decision text, note text, change json

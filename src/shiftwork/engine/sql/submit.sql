@@ -130,7 +130,7 @@ with recursive up(dependent, dependency) as (
 ) select dependent, dependency from up limit :count
 
 -- name: insert_dags
--- insert dags: id uuid, workspace text, title text, created_by text, status text, open int, created_at float
+-- insert dags: id uuid, workspace text, title text, created_by text, created_at float, status text, open int
 
 -- name: insert_lanes
 -- insert lanes: id int, signature text, workspace text, type text, capabilities json, models json, fallback json, rate float, target_agent_id text, mixed boolean, share int, serial text

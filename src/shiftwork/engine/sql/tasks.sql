@@ -31,22 +31,7 @@ select t.* from {items} join tasks t on t.id = items.id order by t.id
 -- name: save_tasks
 -- own rows: those that the unit of work has locked.
 -- Every column a verb may change, for rows it has locked.
--- rows items: id uuid, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, deadline float, path_weight int, front boolean, newest_id uuid, waiting int, blocked_reason text, block_check_at float, attempts int, max_attempts int, reclaims int, rate_limits int, round int, version bigint, agent_id text, runtime_id text, claimed_at float, started_at float, heartbeat_at float, ack_by float, run_until float, lease_until float, lease_check_at float, available_at float, last_agent_id text, last_runtime_id text, lost_agent_id text, timeout_sec float, estimated_cost bigint, charged boolean, granted bigint, cost bigint, attempt_cost bigint, tokens_in bigint, tokens_out bigint, session_id text, work_dir text, failure_reason text, cancel_reason text, updated_at float, expires_at float, due_at float, finished_at float, own_settings boolean, validation text, at_most_once boolean, target_agent_id text
-update tasks set status = items.status, hold = items.hold, lane = items.lane, rank = items.rank,
-  ordered_at = items.ordered_at, rerank_at = items.rerank_at, priority = items.priority, deadline = items.deadline,
-  path_weight = items.path_weight, front = items.front, newest_id = items.newest_id, waiting = items.waiting,
-  blocked_reason = items.blocked_reason, block_check_at = items.block_check_at, attempts = items.attempts,
-  max_attempts = items.max_attempts, reclaims = items.reclaims, rate_limits = items.rate_limits, round = items.round,
-  version = items.version, agent_id = items.agent_id, runtime_id = items.runtime_id, claimed_at = items.claimed_at,
-  started_at = items.started_at, heartbeat_at = items.heartbeat_at, ack_by = items.ack_by, run_until = items.run_until,
-  lease_until = items.lease_until, lease_check_at = items.lease_check_at, available_at = items.available_at,
-  last_agent_id = items.last_agent_id, last_runtime_id = items.last_runtime_id, lost_agent_id = items.lost_agent_id,
-  timeout_sec = items.timeout_sec, estimated_cost = items.estimated_cost, charged = items.charged, granted = items.granted, cost = items.cost,
-  attempt_cost = items.attempt_cost, tokens_in = items.tokens_in, tokens_out = items.tokens_out,
-  session_id = items.session_id, work_dir = items.work_dir, failure_reason = items.failure_reason,
-  cancel_reason = items.cancel_reason, updated_at = items.updated_at, expires_at = items.expires_at, due_at = items.due_at, finished_at = items.finished_at,
-  own_settings = items.own_settings, validation = items.validation, at_most_once = items.at_most_once, target_agent_id = items.target_agent_id
-from {items} where tasks.id = items.id
+-- save tasks by id uuid: status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, deadline float, path_weight int, front boolean, newest_id uuid, waiting int, blocked_reason text, block_check_at float, attempts int, max_attempts int, reclaims int, rate_limits int, round int, version bigint, agent_id text, runtime_id text, claimed_at float, started_at float, heartbeat_at float, ack_by float, run_until float, lease_until float, lease_check_at float, available_at float, last_agent_id text, last_runtime_id text, lost_agent_id text, timeout_sec float, estimated_cost bigint, charged boolean, granted bigint, cost bigint, attempt_cost bigint, tokens_in bigint, tokens_out bigint, session_id text, work_dir text, failure_reason text, cancel_reason text, updated_at float, expires_at float, due_at float, finished_at float, own_settings boolean, validation text, at_most_once boolean, target_agent_id text
 
 -- name: add_usage
 -- Of live claims, in one status or any; returns the row afterwards.
@@ -65,8 +50,7 @@ returning tasks.id, tasks.fence, workspace, type, dag_id, agent_id, claimed_at, 
 select b.task_id, b.body from {items} join bodies b on b.task_id = items.id
 
 -- name: save_bodies
--- rows items: id uuid, body json
-update bodies set body = items.body{postgres: ::json} from {items} where bodies.task_id = items.id
+-- save bodies by task_id uuid: body json
 
 -- name: names_in_use
 -- rows items: id uuid
