@@ -158,7 +158,7 @@ class _Alikes(NamedTuple):
     """New plain tasks whose rows differ only in their ids."""
 
     row: tuple[Any, ...]
-    """That of any of them."""
+    """The row of one of them, without its ids."""
     event: Alike
     tasks: list[BatchItem]
 
@@ -542,7 +542,7 @@ _ID, _STATUS, _HOLD, _LANE, _DAG = (INSERTED.index(name) for name in ("id", "sta
 assert INSERTED[0] == "id"
 assert INSERTED[_DAG + 1] == "root_id"
 _IDS = (0, _DAG, _DAG + 1)
-"""The columns that have the id of a task that is a DAG and a lineage of its own."""
+"""The columns with a task's own id, if it is not part of another DAG or lineage."""
 _READY, _PENDING, _WAITING_APPROVAL = State.READY.value, State.PENDING.value, State.WAITING_APPROVAL.value
 _PATHS = {_READY: PATH_READY, _PENDING: PATH_PENDING, _WAITING_APPROVAL: guard.PATH_STOPPED}
 
