@@ -103,7 +103,7 @@ async def test_mcp_works_with_a_remote_server(queue: Queue) -> None:
             (made,) = (await agent("submit", tasks=[{"type": "code"}]))["tasks"]
             task = await agent.take()
             await agent("complete", token=task["token"], text="done")
-        with pytest.raises(InputError, match="tokens are checked where the queue is"):
+        with pytest.raises(InputError, match="tokens cannot be checked through another server"):
             async with serving(client, tokens=True):
                 pass
     assert (await queue.get(made["task_id"])).status == "completed"
