@@ -237,7 +237,7 @@ def test_idle_session_is_no_longer_counted() -> None:
 async def test_idle_session_ends_after_its_timeout(
     queue: Queue, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "mcp")
     monkeypatch.setattr(http_transport, "IDLE_SEC", 0.05)
     async with serving(queue) as (_, url):
         begun = await http.post(url, json=HELLO)
