@@ -42,7 +42,7 @@ def test_snapshot_is_written_to_the_named_file(each_terminal: Terminal, tmp_path
     assert output["size"] == (tmp_path / "mine").stat().st_size
     assert output["counts"]["tasks"] == 1
     refused = each_terminal.run("snapshot", "--to", f"{tmp_path}/mine")
-    assert (refused.code, "exists already" in refused.err) == (ExitCode.USAGE, True)
+    assert (refused.code, "already exists" in refused.err) == (ExitCode.USAGE, True)
 
 
 def test_queue_is_copied_there_and_back(each_terminal: Terminal, tmp_path: Path) -> None:

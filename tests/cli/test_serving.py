@@ -19,7 +19,7 @@ def test_public_host_requires_tokens(terminal: Terminal) -> None:
 def test_public_host_forbids_the_test_clock(terminal: Terminal) -> None:
     done = terminal.run("serve", "--host", "0.0.0.0", "--tokens", "--test-clock")  # noqa: S104  # which is refused
     assert done.code == 2
-    assert "this machine only" in done.err
+    assert "only allowed on loopback" in done.err
 
 
 def test_port_in_use_is_named(terminal: Terminal) -> None:

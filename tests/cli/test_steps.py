@@ -77,7 +77,7 @@ def test_step_command_is_ended_when_its_claim_is_lost(terminal: Terminal) -> Non
     token = terminal.running()
     cancel = [sys.executable, "-m", "shiftwork", "--store", terminal.url, "cancel", token.partition(".")[0]]
     code, _, stated = run(terminal, token, f"import subprocess, time; subprocess.run({cancel}); time.sleep(3600)")
-    assert (code, "the work is no longer wanted" in stated) == (4, True)
+    assert (code, "the work is no longer needed" in stated) == (4, True)
 
 
 def test_unknown_effect_exits_with_its_own_code(each_terminal: Terminal) -> None:

@@ -174,7 +174,7 @@ async def test_delivery_lacking_template_values_is_refused_and_can_be_resent(rev
     payload = json.loads(deliveries.PULL_REQUEST)
     del payload["sender"]
     body = json.dumps(payload).encode()
-    with pytest.raises(InputError, match=r"the facts have no payload\.sender\.login"):
+    with pytest.raises(InputError, match=r"the cause of the firing has no payload\.sender\.login"):
         await post(review, "review", signed(body), body)
     assert await review.triggers.firings("review") == []
     looser = {**REVIEW, "parameters": {**REVIEW["parameters"], "author": {"default": "nobody"}}}

@@ -409,7 +409,7 @@ async def test_trigger_creates_tasks_for_later(queue: Queue, clock: MovedClock) 
 @pytest.mark.parametrize(("field", "instead"), [("run_at", "delay"), ("expires_at", "expires_in")])
 async def test_trigger_with_one_moment_is_refused(queue: Queue, clock: MovedClock, field: str, instead: str) -> None:
     on = {"kind": "event", "events": ["task.completed"]}
-    with pytest.raises(InputError, match="fires again and again") as refused:
+    with pytest.raises(InputError, match="fires repeatedly") as refused:
         await queue.triggers.save("later", on=on, task={"type": "code", field: clock() + 60})
     assert refused.value.hint == f"Give `{instead}`, in seconds from the firing."
 

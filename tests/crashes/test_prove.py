@@ -190,7 +190,7 @@ def test_permitted_restart_and_failover_really_happen() -> None:
 
 CALLED = "result = await threads.call(function, effect, name=effect.key)"
 BROKEN = {
-    "lost": [("engine/submit.py", '"insert_tasks", rows)', '"insert_tasks", rows[: max(1, len(rows) - 1)])')],
+    "lost": [("engine/submit.py", '"insert_tasks", rows)', '"insert_tasks", list(rows)[: max(1, len(rows) - 1)])')],
     "effects_twice": [
         ("worker/durable.py", CALLED, f"{CALLED}\n{16 * ' '}{CALLED}"),
     ],

@@ -103,7 +103,7 @@ async def test_mcp_works_with_a_remote_server(queue: Queue) -> None:
             (made,) = (await agent("submit", tasks=[{"type": "code"}]))["tasks"]
             task = await agent.take()
             await agent("complete", token=task["token"], text="done")
-        with pytest.raises(InputError, match="tokens are checked where the queue is"):
+        with pytest.raises(InputError, match="tokens cannot be checked through another server"):
             async with serving(client, tokens=True):
                 pass
     assert (await queue.get(made["task_id"])).status == "completed"
@@ -237,7 +237,7 @@ def test_idle_session_is_no_longer_counted() -> None:
 async def test_idle_session_ends_after_its_timeout(
     queue: Queue, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "mcp")
     monkeypatch.setattr(http_transport, "IDLE_SEC", 0.05)
     async with serving(queue) as (_, url):
         begun = await http.post(url, json=HELLO)

@@ -34,7 +34,7 @@ PLAIN = {"depends": False, "recent": False, "retried": False, "recent_from": NOW
 ASKED = [
     Hot("tally", OURS, "idx_tasks_tally", WAITING),
     Hot("tally_more_than", {"count": 100, **OURS}, "idx_tasks_tally", 100),
-    Hot("givers", {**PLAIN, **OURS}, "idx_tasks_tally", 10),
+    Hot("displaceable", {**PLAIN, **OURS}, "idx_tasks_tally", 10),
     Hot("displaced_letters", {"level": "low", "count": 5, **OURS}, "idx_dead_letters_displaced", 2 * LETTERS // 1000),
     Hot("displaced_workspaces", {}, "idx_dead_letters_displaced", LETTERS // 1000),
     Hot("stuck_tasks", {"now": NOW, "share": 0.8, "count": 100, **OURS}, "idx_tasks_heartbeat", HELD),

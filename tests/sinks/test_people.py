@@ -252,4 +252,4 @@ async def test_apprise_is_refused_where_it_was_not_allowed(
     await asking(queue)
     await tell(queue, clock)
     assert receiver.got == []
-    assert "dials by itself" in str((await queue.deliveries.list("anyone"))[0].error)
+    assert "opens connections itself" in str((await queue.deliveries.list("anyone"))[0].error)

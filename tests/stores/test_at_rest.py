@@ -168,7 +168,7 @@ async def test_secrets_from_before_the_key_keep_working(store_url: str, tmp_path
 
 @pytest.mark.parametrize("content", ["", "short", "%" * 44])
 async def test_key_file_without_a_key_is_refused(tmp_path: Path, content: str) -> None:
-    with pytest.raises(InputError, match="holds no key"):
+    with pytest.raises(InputError, match="contains no key"):
         await Queue.open(f"sqlite:///{tmp_path}/q.db", secrets_key=key_file(tmp_path / "key", content))
 
 

@@ -1,4 +1,4 @@
-"""Tokens as they are shown."""
+"""Tokens, as callers see them."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ async def create_token(call: Call, name: str, scopes: Sequence[str], *, expires_
     info = await call.run(_keep_token, call.workspace, token_id, digest(secret), name, ordered, until)
     if info.id != token_id:
         raise ConflictError(
-            f"this request has made the token {info.id} already; its secret is not stored",
+            f"this request has already created the token {info.id}; its secret is not stored",
             token=info.id,
             hint="Revoke that token, and create another with a new key.",
         )

@@ -98,8 +98,10 @@ def _connect(url: str) -> S3Store:
     options = dict(parse_qsl(parts.query))
     if unknown := sorted(options.keys() - set(_OPTIONS)):
         raise InputError(f"{unknown[0]!r} is not an option of a bucket", where="artifacts", hint=_HINT)
-    if not parts.hostname or parts.username or parts.password:
-        raise InputError("an address of a bucket cannot contain a secret", where="artifacts", hint=_HINT)
+    if parts.username or parts.password:
+        raise InputError("the address of a bucket must not contain a secret", where="artifacts", hint=_HINT)
+    if not parts.hostname:
+        raise InputError("the address names no bucket", where="artifacts", hint=_HINT)
     config: S3Config = {"region": options.get("region", "us-east-1")} if {"region", "endpoint"} & options.keys() else {}
     client: ClientConfig = {"timeout": PATIENCE}
     if endpoint := options.get("endpoint"):

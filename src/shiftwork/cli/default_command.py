@@ -36,7 +36,7 @@ def _command_name(method: str) -> str:
 
 
 def command_for(namespace: str, method: str, operation: Operation) -> click.Command:
-    """A command that takes the parameters and prints the answer: as a table, as facts, or in a word."""
+    """A command that takes the parameters and prints the answer: as a table, as names and values, or as one word."""
 
     async def run(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
         call = getattr(getattr(queue, namespace) if namespace else queue, method)

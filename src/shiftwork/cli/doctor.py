@@ -126,7 +126,7 @@ async def _checked(name: str, check: Awaitable[list[Finding]]) -> list[Finding]:
     try:
         return await check
     except Forbidden as error:
-        return [Finding("ok", name, f"not looked at: {error.what}", error.hint)]
+        return [Finding("ok", name, f"not checked: {error.what}", error.hint)]
     except ShiftworkError as error:
         return [Finding("error", name, error.what, error.hint)]
 
@@ -266,7 +266,7 @@ async def _dependencies(queue: Queue) -> list[Finding]:
         looked, after = looked + len(page.tasks), page.next
         if after is None:
             break
-    bound = f" (the first {looked} were looked at)" if after else ""
+    bound = f" (the first {looked} were checked)" if after else ""
     if not missing:
         return [Finding("ok", "dependencies", f"no task waits for one that does not exist{bound}")]
     task, names = next(iter(missing.items()))
@@ -314,11 +314,11 @@ def _resting(jobs: list[MaintenanceJob]) -> list[Finding]:
 
 
 async def _counts(queue: Queue) -> list[Finding]:
-    """Finished tasks are counted from the log: compare with the rows, and set it right."""
+    """Compare the counts of finished tasks, which come from the log, with the rows, and correct them."""
     store = queue.engine.store
     _, wrong = await store.read(kept_counts.difference)
     if not wrong:
-        return [Finding("ok", "counts", "finished tasks are counted as there are")]
+        return [Finding("ok", "counts", "the counts of finished tasks are right")]
     tasks = sum(map(abs, wrong.values()))
     mark = await store.read(kept_counts.read_mark)
     if mark is None or not mark.whole:
@@ -382,7 +382,7 @@ async def _content(queue: Queue) -> list[Finding]:
     seen = await asyncio.to_thread(damage.scan, file)
     if seen.damage:
         return [Finding("error", "content", what, RESTORE) for what in seen.damage]
-    part = "" if seen.whole else f" in what {2 * damage.SECONDS:g} s were enough to look at"
+    part = "" if seen.whole else f" in the part that {2 * damage.SECONDS:g} s were enough to check"
     return [Finding("ok", "content", f"no damage was found{part}")]
 
 

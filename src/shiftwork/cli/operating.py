@@ -38,7 +38,7 @@ async def status(shell: Shell, queue: AnyQueue, *, everywhere: bool) -> Answer:
         if waiting.causes:
             printing.section(f"Why work waits ({blocked.headline(waiting)})", lambda: blocked.table(waiting))
         if found.recent_failures:
-            printing.section("Failed lately", lambda: _failures(found.recent_failures))
+            printing.section("Recent failures", lambda: _failures(found.recent_failures))
 
     shell.answer({**msgspec.structs.asdict(found), "blocked": waiting}, text)
     return None

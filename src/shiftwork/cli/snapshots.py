@@ -43,7 +43,7 @@ async def take(shell: Shell, queue: AnyQueue) -> Answer:
 
 def _save(shell: Shell, path: Path) -> Answer:
     if path.exists():
-        raise InputError(f"{path} exists already", where="--to", hint="Name a new file.")
+        raise InputError(f"{path} already exists", where="--to", hint="Name a new file.")
     head = asyncio.run(_write(shell, path))
     answer = {"file": str(path), "size": path.stat().st_size, **_facts(head)}
     shell.answer(answer, lambda: click.echo(f"{path}: {answer['rows']} rows, checksum {head.checksum}"))

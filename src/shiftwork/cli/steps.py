@@ -131,7 +131,7 @@ async def _beat(queue: AnyQueue, token: str, process: Process) -> None:
             answer = await queue.heartbeat(token)
             if answer.action in {"cancel", "lost"}:
                 process.kill()
-                raise LeaseLost(f"the work is no longer wanted: {answer.reason or answer.action}", task_id=task_id)
+                raise LeaseLost(f"the work is no longer needed: {answer.reason or answer.action}", task_id=task_id)
 
 
 _DATA = click.option("--data", type=values.json_value, metavar="JSON", help="Its result: JSON, @file, or - for stdin.")

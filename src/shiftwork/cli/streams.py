@@ -82,7 +82,7 @@ def _print(shell: Shell, what: str, value: Any) -> None:
 async def list_(shell: Shell, queue: AnyQueue) -> Answer:
     """List the bridges to streams, when each last polled, and its entries in progress."""
     found = await queue.control.bridges()
-    columns = ["bridge", "role", "last look", "unread", "taken", "taken in"]
+    columns = ["bridge", "role", "last poll", "unread", "taken", "taken in"]
     rows = [(b.name, b.role, printing.when(b.seen_at), b.unread, b.taken, b.taken_in) for b in found]
     shell.answer(found, lambda: printing.table(columns, rows, "no bridges"))
     return None

@@ -111,7 +111,7 @@ def _cell(text: str) -> Text:
 
 
 def _agents(look: LiveStatus, rows: int) -> RenderableType:
-    table = _table(f"Agents ({len(look.agents)})", "agent", "status", "holds", "spent", "heard of")
+    table = _table(f"Agents ({len(look.agents)})", "agent", "status", "holds", "spent", "last seen")
     busiest = sorted(look.agents, key=lambda agent: (-agent.current_tasks, agent.id))
     for agent in busiest[:rows]:
         holds = f"{agent.current_tasks}/{agent.max_concurrent_tasks or '∞'}"

@@ -28,7 +28,7 @@ BEFORE = 30
 
 RUNNING = 100
 LINES = 200
-"""Of a look that no screen bounds."""
+"""The most lines of an update that is not limited by a screen."""
 
 
 @click.command(cls=Command)

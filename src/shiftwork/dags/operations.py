@@ -13,8 +13,8 @@ from shiftwork.dags.model import DagChanges, DagPage, DagStatus, DagSummary
 from shiftwork.engine import change, read
 from shiftwork.engine.api import Results
 from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.new_dags import DagFields
 from shiftwork.engine.operations import submit_batch
-from shiftwork.engine.submit import DagFields
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import check, ids
 from shiftwork.model.errors import InputError, NotFound, ResultTimeout

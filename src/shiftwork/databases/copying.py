@@ -71,7 +71,7 @@ class Copy:
 
     @asynccontextmanager
     async def _round(self) -> AsyncIterator[None]:
-        """Open a transaction on each side. The new database commits first, so that changes may be copied twice."""
+        """Open a transaction on each side. The new one commits first: a crash may repeat changes, but loses none."""
         async with self._a.connection.transaction(isolation="repeatable_read"), self._b.connection.transaction():
             yield
 

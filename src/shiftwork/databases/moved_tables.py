@@ -162,7 +162,7 @@ class Side:
         return short_hash(self.workspace)
 
     def trigger_condition(self, table: MovedTable, row: str) -> str:
-        """The condition of the workspace's triggers: its rows, except those that the mover itself writes."""
+        """The condition of a trigger of the workspace: its own rows, if rows name one, but no writes of the mover."""
         mine = literal(self.workspace)
         by_others = f"current_setting('shiftwork.mover', true) is distinct from {mine}"
         return f"{row}.{table.owner} = {mine} and {by_others}" if table.has_workspace else by_others

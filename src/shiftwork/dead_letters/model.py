@@ -1,4 +1,4 @@
-"""Dead letters and the decisions about them, as they are shown."""
+"""Dead letters and the decisions about them, as callers see them."""
 
 from __future__ import annotations
 

@@ -137,8 +137,7 @@ class Everyday(Steering, name="", group="Tasks"):
         """Submit one task, given as a `NewTask`, a mapping, or keyword arguments; `await handle.result()` waits for it.
 
         While the queue is full, retries for `wait_for_room` seconds. With `connection`, the task becomes part of the
-        transaction that is open there: asyncpg, psycopg 3 or SQLAlchemy for a queue in PostgreSQL, apsw for a queue in
-        SQLite.
+        transaction open on it: asyncpg, psycopg 3 or SQLAlchemy for a queue in PostgreSQL, apsw for a queue in SQLite.
         """
         if task is not None and fields:
             raise TypeError("give the task or its fields, not both")
@@ -152,10 +151,10 @@ class Everyday(Steering, name="", group="Tasks"):
         wait_for_room: Duration = 0,
         connection: object | None = None,
     ) -> list[TaskHandle[Any]]:
-        """Submit a batch, all or nothing. Tasks may depend on each other by their local `key`.
+        """Submit a batch, all or nothing.
 
-        While the queue is full, it is tried again for `wait_for_room` seconds. With `connection`, in the transaction
-        that is open there.
+        Tasks may depend on each other by their local `key`. While the queue is full, retries for `wait_for_room`
+        seconds. With `connection`, the batch joins the transaction open on it.
         """
         if not tasks:
             return []
@@ -168,10 +167,10 @@ class Everyday(Steering, name="", group="Tasks"):
     async def submit_dag(
         self, dag: NewDag | Mapping[str, Any], *, wait_for_room: Duration = 0, connection: object | None = None
     ) -> DagHandle:
-        """Submit tasks and edges as one DAG, all or nothing. Returns a list of handles that knows the DAG.
+        """Submit tasks and edges as one DAG, all or nothing.
 
-        While the queue is full, it is tried again for `wait_for_room` seconds. With `connection`, in the transaction
-        that is open there.
+        Returns a list of handles that knows the DAG. While the queue is full, retries for `wait_for_room` seconds. With
+        `connection`, the DAG joins the transaction open on it.
         """
         new = check.read(dag, NewDag, "dag")
         made: list[Submitted] = await self._when_there_is_room(_SUBMIT_DAG, {"dag": new}, wait_for_room, connection)
@@ -188,7 +187,7 @@ class Everyday(Steering, name="", group="Tasks"):
 
     @operation("GET /api/tasks/{task_id}", "read", errors=(NotFound,))
     async def get(self, task_id: Name) -> Task:
-        """Return one task, whole.
+        """Return one task with all its fields.
 
         Over HTTP, the ETag begins with the task's version; send it with If-Match to make a change conditional.
         """

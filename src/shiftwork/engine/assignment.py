@@ -1,4 +1,4 @@
-"""What a claim hands out: tasks and the terms of their claims, or why there are none."""
+"""The answer to a claim: tasks and the terms of their claims, or why there are none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Terms(NamedTuple):
 
 
 class TaskSource(Protocol):
-    """Builds a task, on first access, from what its claim has read."""
+    """Builds a task, on first access, from the rows that its claim has read."""
 
     def build(self, row: Any, context: Any, /) -> Task: ...
 

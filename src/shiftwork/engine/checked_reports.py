@@ -1,4 +1,4 @@
-"""Results and failures as verbs take them: checked, under their claims, with the JSON text that is stored."""
+"""Results and failures under their claims: checked, and encoded as the JSON text to store."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class CheckedFailure(NamedTuple):
 
 
 def check_result(token: Token, found: TaskResult) -> CheckedResult:
-    """Before it joins a batch: one that cannot be stored must not fail its neighbours."""
+    """Check a report before it joins a batch: an invalid one must not fail its neighbours."""
     fields: dict[str, Any] = {} if found.data is None else {"data": found.data}
     if found.text is not None:
         fields["text"] = _words(found.text)

@@ -97,15 +97,15 @@ class ClaimAnswer(NamedTuple):
     ready: frozenset[int] | None = None
     """Lanes that held work when this claim looked, including those it may not take; None if it did not look."""
     contended: bool = False
-    """There was work for this agent, but other transactions had it locked."""
+    """Whether there was work for this agent, but locked by other transactions."""
     slow_down_sec: float | None = None
     """How long to slow down, because an agent hit a rate limit."""
     unfinished: bool = False
-    """There are more ready tasks than one claim scans; the agent's next claim continues after them."""
+    """Whether there are more ready tasks than one claim scans; the agent's next claim continues after them."""
     look_again_sec: float | None = None
     """Seconds until the first task kept for other agents becomes available to this one."""
     plenty: bool = False
-    """Several joined claims all got what they asked for: there is likely more work."""
+    """Whether several joined claims all got what they asked for, so that there is likely more work."""
 
 
 async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -> ClaimAnswer:
@@ -160,7 +160,7 @@ async def _pick(
     before: ClaimAnswer,
     use: AccountUse,
 ) -> tuple[ClaimAnswer, bool, Sequence[Row]]:
-    """Claim what is there. Returns whether to look again for other work, and the claimed rows."""
+    """Claim available work. Returns whether to look again for other work, and the claimed rows."""
     tx, engine, agent = work.tx, work.engine, use.agent
     claimer = claimer._replace(agent=agent)
     lanes, ready, gates, free = await eligible(tx, engine, request, claimer, claim_filter, spare=use.has_spare(tx.now))
@@ -257,7 +257,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 async def _see_runtime(tx: Tx, engine: Engine, request: ClaimRequest) -> None:
-    """Asking for work is a sign of life, even if there is none; written only where it matters, and not every time."""
+    """A claim is a sign of life, even if it finds no work; it is written only if it matters, and not every time."""
     settings = (await engine.settings_cache.load(tx, request.workspace)).settings()
     if request.runtime_id is None or settings.runtime_offline_sec is None:
         return
@@ -307,7 +307,7 @@ def stated(request: ClaimRequest) -> tuple[str | None, str, str]:
 
 
 class _Eligible(NamedTuple):
-    """What an agent may take: its lanes with work, all lanes with work, the gates that apply to it, its free slots."""
+    """The work open to an agent: its lanes and all lanes with work, the gates that apply to it, its free slots."""
 
     lanes: list[Lane]
     ready: frozenset[int]

@@ -181,7 +181,7 @@ class Spawning(Namespace, name="", group="Working"):
         outcome. The task's `failed_dependencies` then say which ended without success, and why.
 
         With a `name` this happens once in the life of the task, like a step: called again, also by a later attempt, it
-        spawns nothing and answers with the same subtasks; where they are all done, `wait` gives nothing back.
+        spawns nothing and answers with the same subtasks; if they are all done, `wait` releases nothing.
         """
 
 
@@ -213,9 +213,9 @@ class Claims(Namespace, name="claims", group="Working"):
 
         Returns as soon as there is work; for an agent without a free slot, within `poll_interval_sec` of getting one.
         Without `types`, any type that the agent can do. With `fifo`, the oldest task first, whatever its priority. With
-        `ahead`, the agent may hold that many tasks more than its `max_concurrent_tasks`: for a worker whose tasks are
-        so short that they start within moments.
-        Without `agent_id`, work is claimed for the agent it is meant for: that is for a runtime that hosts several.
+        `ahead`, the agent may hold that many tasks more than its `max_concurrent_tasks`: for a worker with short tasks,
+        which start within moments. Without `agent_id`, each task is claimed for the agent that it targets: for runtimes
+        that host several.
         """
 
     async def for_runtime(

@@ -32,7 +32,7 @@ def task_key(
     named: bool = False,
     dependencies: Sequence[str] = (),
 ) -> str | None:
-    """The key under which a task is unique, or None where it is not.
+    """The key under which a task is unique, or None if it has none.
 
     Tasks with equal content are duplicates only if nothing distinguishes them: a task with an id of its own (`named`)
     is never a duplicate, nor is one that waits for other tasks.

@@ -43,7 +43,7 @@ async def unblock(
     event_data: Mapping[str, Any] | None = None,
     actor: str | None = None,
 ) -> None:
-    """Make ready a pending task that nothing blocks any more."""
+    """Make a pending task ready once nothing blocks it."""
     row.blocked_reason = row.block_check_at = None
     settings = await work.settings_of(row)
     path, data = await guard.unblock_or_guard(work, row, settings, "unblock", data=event_data)

@@ -120,7 +120,7 @@ class Engine:
         self.secrets = secrets or SecretBox()
         """Encrypts and decrypts the secrets of sinks and hooks."""
         self.private_sinks = False
-        """Whether notifications may be sent to addresses that are not public, where a sink asks for it."""
+        """Whether notifications may be sent to addresses that are not public, if a sink asks for it."""
         self.blob_store = blob_store
         """The store of artifact bytes; None if none was configured."""
         self.mark: str | None = None

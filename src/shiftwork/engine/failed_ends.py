@@ -1,4 +1,4 @@
-"""How dependencies ended that did not succeed, for dependents that continue without them."""
+"""Reads how unsuccessful dependencies ended, for dependents that continue without them."""
 
 from __future__ import annotations
 

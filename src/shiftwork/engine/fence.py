@@ -29,7 +29,7 @@ async def for_each(tx: Tx, engine: Engine, caller: Caller, verb: Verb, items: Se
 
 
 async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token], *, ending: bool = False) -> dict[str, Row]:
-    """The rows behind these tokens, locked in id order, as far as the caller may see them.
+    """The rows behind these tokens, locked in id order; without those hidden from the caller.
 
     Pass `ending` to read all that the ends of these claims need: this saves two round trips later.
     """
@@ -43,7 +43,7 @@ async def lock_claim(tx: Tx, caller: Caller, token: Token) -> Row | None:
 
 
 async def lock_live(tx: Tx, engine: Engine, caller: Caller, token: Token, allowed: frozenset[str]) -> Row:
-    """The row of a claim that may write, locked; an error where it may not."""
+    """Lock the row of a claim; raises if the claim may not write."""
     row = await lock_claim(tx, caller, token)
     if error := refusal(engine, caller, token, row, allowed):
         raise error

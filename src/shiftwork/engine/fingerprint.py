@@ -9,7 +9,7 @@ from shiftwork.model import reasons
 MAX_LENGTH = 200
 HEAD = 2_000
 TAIL = 6_000
-"""How many characters of an error are looked at, at its beginning and at its end."""
+"""How many characters to read at the beginning and at the end of an error."""
 
 _ENDED = re.compile(r"(?:exit code \d{1,9}|killed by \w{1,40}|it ended well and printed no result)$")
 """The first line of a command's error; the cause comes after it."""
@@ -42,7 +42,7 @@ def fingerprint(type_: str, reason: str | None, error: str | None) -> str:
 
 
 def telling_line(error: str) -> str:
-    """The line with the cause: a traceback's exception, a command's last error, else the first line."""
+    """The line with the cause: a traceback's exception, a command's last error, otherwise the first line."""
     text = error if len(error) <= HEAD + TAIL else f"{error[:HEAD]}\n{error[-TAIL:]}"
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
@@ -77,7 +77,7 @@ def _typed(line: str) -> str:
 
 
 def fold(line: str) -> str:
-    """Without numbers, ids, hashes, and the folders of paths."""
+    """Remove numbers, ids, hashes, and the folders of paths."""
     named = _PATH.sub(lambda found: re.split(r"[/\\]", found[0])[-1], line[: 5 * MAX_LENGTH])
     plain = _TIME.sub("#", _UUID.sub("#", named))
     return _NUMBERS.sub("#", _TOKEN.sub(_fold_token, plain))

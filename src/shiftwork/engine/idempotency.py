@@ -15,8 +15,7 @@ T = TypeVar("T")
 KEPT_SEC = 86_400.0
 """How long a repeat of a request is recognized."""
 EFFECT_KEPT_SEC = 600.0
-"""The same for requests of which only the fact is stored: there are many claims, and none is repeated after that
-long."""
+"""The same for requests of which only the fact is stored: claims are many, and are not repeated after this long."""
 
 
 async def run_idempotently(
@@ -78,7 +77,7 @@ def _repeat(request: IdempotentRequest, kept: Row, kind: Any) -> Any:
         raise IdempotencyKeyReused(
             f"the request with the key {request.key!r} was done before an upgrade, and its answer cannot be read",
             where="Idempotency-Key",
-            hint="Read what it was about; do not send it again under a new key.",
+            hint="Read the records that it changed; do not send it again under a new key.",
         ) from None
 
 

@@ -71,7 +71,7 @@ class ClaimFilter(NamedTuple):
         return self.fits(key.type, key.capabilities, key.target_agent_id)
 
     def text(self) -> str:
-        """As it is stored with the agent."""
+        """The form in which it is stored with the agent."""
         stated = [None if names is None else sorted(names) for names in (self.types, self.capabilities, self.models)]
         return msgspec.json.encode(stated).decode()
 
@@ -145,7 +145,7 @@ class LaneRegistry:
         return [self._by_id[id_] for id_ in ids if id_ in self._by_id]
 
     def all(self) -> list[Lane]:
-        """Shared lanes of all workspaces, as far as they are known here."""
+        """Shared lanes of all workspaces, as known to this process."""
         return [lane for lane in self._by_id.values() if lane.id < TARGETED]
 
     def might_take(self, lane_id: int, workspace: str, claim_filter: ClaimFilter) -> bool:

@@ -156,10 +156,10 @@ def _silent_at(facts: ClaimFacts, settings: Settings) -> float | None:
 
 
 def on_lost(settings: Settings, reason: str, reclaims: int, max_attempts: int) -> Lost:
-    """What follows an expired claim that was reclaimed `reclaims` times before.
+    """The consequence of an expired claim, after `reclaims` earlier ones.
 
-    `fail` costs an attempt and waits its delay; `requeue` costs one and is ready at once; `reclaim` and
-    `release` cost none; `fail_uncounted` shows a failure, costs none and is ready at once.
+    `fail` costs an attempt and waits its delay; `requeue` costs one and is ready at once; `reclaim` and `release` cost
+    none; `fail_uncounted` shows a failure, costs none and is ready at once.
     """
     if reason == reasons.CLAIM_EXPIRED:
         return settings.on_claim_expired

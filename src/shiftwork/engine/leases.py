@@ -36,7 +36,7 @@ MAX_TERMS = 16
 
 
 class Beat(NamedTuple):
-    """A sign of life for one claim, with what has happened since the last."""
+    """A sign of life for one claim, with the changes since the last one."""
 
     token: Token
     progress: str | None = None
@@ -121,7 +121,7 @@ async def _start_plain(tx: Tx, engine: Engine, caller: Caller, token: Token, req
 
 
 def _terms(type_: str, settings: Settings, now: float) -> tuple[Any, ...] | None:
-    """In the column order of the statement `start_plain`; None where limits depend on the time of the claim."""
+    """In the column order of the statement `start_plain`; None if limits depend on the time of the claim."""
     if settings.timeout_from == "claim" or settings.lease.mode == "fixed":
         return None
     limits = lease_policy.at_start(settings, timeout_sec=settings.timeout_sec, claimed_at=now, now=now)

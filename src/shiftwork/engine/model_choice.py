@@ -1,4 +1,4 @@
-"""Chooses a task's model: a preferred one, else a fallback, else another of the agent; never one in cooldown."""
+"""Chooses a task's model: a preferred one, a fallback, or another of the agent; never one in cooldown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Choice(NamedTuple):
 def choose(
     preferences: Sequence[str], fallback: Sequence[str], has: Collection[str], rests: Callable[[str], bool]
 ) -> Choice | None:
-    """The model for this agent now, or None if all it could use are in cooldown; an agent that names no models has all.
+    """The model for this agent now, or None if all it could use are in cooldown; an agent that names no models can use
+    all.
 
     A fallback counts as preferred for an agent whose own preferred models are in cooldown, and for all agents if all
     preferred ones are.

@@ -16,9 +16,10 @@ from shiftwork.engine import rerun as rerunning
 from shiftwork.engine import submit as submitting
 from shiftwork.engine.api import Batch, Everyday, Results, Submissions, Tasks
 from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.new_dags import NO_DAG, DagFields
 from shiftwork.engine.prepare import Plans, Prepared, has_schema, prepare, traced
 from shiftwork.engine.rerun import Again
-from shiftwork.engine.submit import NO_DAG, DagFields, ceiling, lanes_of
+from shiftwork.engine.submit import ceiling, lanes_of
 from shiftwork.model import check, garbage, ids
 from shiftwork.model.errors import NotFound, TooLarge
 from shiftwork.model.history import Attempt, EventPage, History, Transition

@@ -43,7 +43,7 @@ async def claim_one(tx: Tx, engine: Engine, caller: Caller, request: ClaimReques
 
 
 async def claim_plain(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -> ClaimAnswer | None:
-    """Hand out up to `most` tasks of one lane, best first; None where the claim is not plain."""
+    """Hand out up to `most` tasks of one lane, best first; None if the claim is not plain."""
     workspace = request.workspace
     known = _known(engine, request)
     if known is None or not engine.plain_claims.is_likely(workspace):

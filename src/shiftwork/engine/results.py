@@ -85,7 +85,7 @@ def _not_ended(task: Task) -> ResultTimeout:
 
 
 def _why(task: Task) -> str:
-    """The reason as far as it is known without another query."""
+    """The reason, if it is known without another query."""
     if task.blocked_reason:
         return f" ({task.blocked_reason})"
     if task.blocked_by:

@@ -1,8 +1,8 @@
 """Scans lanes past tasks that do not fit, a bounded number of rows per claim.
 
-Where a claim has come to its bound, the next one continues. The place is kept with the agent, in the database, since
-the next claim may come from another process. What is at the head is always looked at first, and at the end of all lanes
-it starts over: so every agent reaches every task, however many are before it and whatever has changed about them.
+A claim that reaches its bound saves its place with the agent, in the database, and the next one, perhaps from another
+process, continues there. Every claim reads the heads of the lanes first, and at the end of all lanes the scan starts
+over. So every agent reaches every task, however many precede it and however they have changed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from shiftwork.engine.merge import Heads, Place
 from shiftwork.store.store import Row, Tx
 
 MAX_ROWS = 2_000
-"""Rows that one claim looks at. One whose body must be read, too, counts as several."""
+"""The most rows that one claim reads. A row whose body must be read, too, counts as several."""
 
 BODY_ROWS = 4
 HEAD_ROWS = 400
-"""Rows at the head of a lane that every claim looks at, before it continues where the last one ended."""
+"""The rows at the head of a lane that every claim reads before it continues where the last one ended."""
 
 CHUNK = 256
 FORGET_SEC = 3_600.0
@@ -29,7 +29,7 @@ ALL_LANES = 0
 """The key under which the place of oldest-first claims is stored."""
 
 Fits = Callable[[Sequence[Row]], Awaitable[set[str]]]
-"""The ids of those rows that fit."""
+"""The ids of the rows that fit."""
 
 
 class Places:
@@ -56,7 +56,7 @@ class Places:
         await self._tx.run("save_places", items=items)
 
     async def drop(self) -> None:
-        """Start over: everything has been looked at."""
+        """Start over, because everything has been read."""
         if self._kept:
             names = {"workspace": self._workspace, "agent": self._agent_id, "wants": self._wants}
             await self._tx.run("drop_places", **names, before=self._tx.now - FORGET_SEC)
@@ -77,7 +77,7 @@ class Scan(Heads):
         self._left = MAX_ROWS
         self._reached: dict[int, Place] = {}
         self.unfinished = False
-        """Whether there are rows that this claim has not looked at."""
+        """Whether there are rows that this claim has not read."""
 
     async def read(self, places: dict[int, Place], count: int) -> tuple[Sequence[Row], set[str], set[int]]:
         if self._left <= 0:

@@ -1,7 +1,7 @@
 """Secrets at rest: encrypts those of sinks and hooks if the process has a key.
 
-A key file holds one key a line, each 32 random bytes in URL-safe base64. The first encrypts, all decrypt, so that a key
-is changed by putting a new one in front. Without a key file secrets are stored as they are.
+A key file has one key per line, each 32 random bytes in URL-safe base64. The first key encrypts and all decrypt, so
+adding a new first line changes the key. Without a key file, secrets are stored unencrypted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SecretBox:
             return kept
         if self._keys is None:
             raise StoreUnsuitable("a secret is encrypted, and this process has no key for it", hint=_HINT)
-        from cryptography.fernet import InvalidToken  # noqa: PLC0415  # only where there are keys
+        from cryptography.fernet import InvalidToken  # noqa: PLC0415  # only if there are keys
 
         try:
             return self._keys.decrypt(kept.removeprefix(SEALED).encode()).decode()
@@ -57,7 +57,7 @@ def open_secret_box(path: str | None) -> SecretBox:
 
 def _keys_of(path: Path) -> MultiFernet:
     try:
-        from cryptography.fernet import Fernet, MultiFernet  # noqa: PLC0415  # an extra of its own
+        from cryptography.fernet import Fernet, MultiFernet  # noqa: PLC0415  # an optional extra
     except ImportError:
         raise InputError(
             "encrypted secrets need cryptography, which is not installed", hint="pip install 'shiftwork[secrets]'"
@@ -77,6 +77,8 @@ def _keys_of(path: Path) -> MultiFernet:
         keys = []
     if not keys:
         raise InputError(
-            f"{path} holds no key", where=str(path), hint="A key is 32 random bytes in URL-safe base64, one a line."
+            f"{path} contains no key",
+            where=str(path),
+            hint="A key is 32 random bytes in URL-safe base64, one per line.",
         )
     return MultiFernet(keys)

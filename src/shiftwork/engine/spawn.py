@@ -12,9 +12,10 @@ from shiftwork.engine.dependencies import Dependency, refuse_outer_cycle, resolv
 from shiftwork.engine.dependents import inherit_fate
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.failed_ends import ENDS, failed_dependencies, failed_ends
+from shiftwork.engine.new_dags import DagFields
 from shiftwork.engine.prepare import Prepared
 from shiftwork.engine.rows import TaskRow
-from shiftwork.engine.submit import DagFields, Origin, submit
+from shiftwork.engine.submit import Origin, submit
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.limits import capacity
 from shiftwork.model import ids

@@ -12,20 +12,21 @@ import msgspec
 
 from shiftwork.artifacts import inputs
 from shiftwork.budgets.membership import put_under
-from shiftwork.engine import dependencies, duplicates, paths, rank
+from shiftwork.engine import dependencies, duplicates, new_dags, paths, rank
 from shiftwork.engine.dependencies import Dependency, block_check_at, raise_cycle, refuse_outer_cycle
 from shiftwork.engine.dependents import inherit_fate
 from shiftwork.engine.duplicates import Duplicate, Item
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.lanes import LaneKey
+from shiftwork.engine.new_dags import NO_DAG, DagFields
 from shiftwork.engine.new_events import Alike, BatchItem, NewEvent
-from shiftwork.engine.new_rows import NewDag, NewEdge
+from shiftwork.engine.new_rows import NewEdge
 from shiftwork.engine.prepare import Prepared
 from shiftwork.engine.rows import TaskRow, places_of_id, to_insert
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.limits import capacity, quotas
 from shiftwork.model import garbage, graph, ids
-from shiftwork.model.errors import IdInUse, InputError, NotFound, UnknownDependency
+from shiftwork.model.errors import IdInUse, InputError, UnknownDependency
 from shiftwork.model.states import State, move, write_path
 from shiftwork.model.task import SCHEDULED, NewTask, Submitted, dollars, micros
 from shiftwork.model.times import epoch
@@ -37,21 +38,6 @@ from shiftwork.waits import schedule
 
 PATH_READY = write_path(move(State.CREATED, "accept", "unblock"))
 PATH_PENDING = write_path(move(State.CREATED, "accept"))
-
-
-class DagFields(NamedTuple):
-    """The fields of a batch as a whole."""
-
-    together: bool = False
-    """One DAG for all tasks, even if no edge connects them."""
-    title: str | None = None
-    created_by: str | None = None
-    budget_ceiling: int | None = None
-    join: str | None = None
-    """An existing DAG to be added to."""
-
-
-NO_DAG = DagFields()
 
 
 class Origin(NamedTuple):
@@ -343,7 +329,7 @@ async def _insert(
     dag: DagFields,
     origin: Origin,
 ) -> list[TaskRow]:
-    dags, joined = await _dags(work, workspace, items, edges, dag)
+    dags, joined = await new_dags.assign(work, workspace, [item.id for item in items], edges, dag)
     under = await _budgets(work, workspace, items, dags, joined, dag, origin)
     weights = graph.path_weights({c: [p.root for p in a] for c, a in edges.items()}) if any(edges.values()) else {}
     if origin.waited_by is not None:
@@ -408,47 +394,6 @@ class _Places:
         return found
 
 
-async def _dags(
-    work: UnitOfWork, workspace: str, items: list[Item], edges: dict[str, list[Dependency]], dag: DagFields
-) -> tuple[dict[str, str], set[str]]:
-    """The DAG of each task, and which of these existed before; standalone tasks are left out.
-
-    Writes empty rows of new DAGs. Tasks submitted as a DAG stay in it, whatever they depend on.
-    """
-    groups: list[list[str]] = []
-    joined: dict[str, str] = {}
-    if dag.join is not None:
-        joined = {item.id: dag.join for item in items}
-    elif dag.together:
-        groups = [[item.id for item in items]] if items else []
-    else:
-        roots = {dependent: [dependency.root for dependency in above] for dependent, above in edges.items()}
-        groups, joined = _joining(graph.components(roots), edges)
-    for dag_id in sorted({*joined.values(), *([dag.join] if dag.join is not None else [])}):
-        await join_dag(work, workspace, dag_id)
-    made: dict[str, str] = {}
-    written = []
-    for group, id_ in zip(groups, work.engine.ids.make_many(work.now, len(groups)), strict=True):
-        written.append(NewDag(id_, workspace, dag.title, dag.created_by or work.caller.actor, work.now))
-        made.update(dict.fromkeys(group, id_))
-    await work.tx.insert("insert_dags", written)
-    return made | joined, set(joined.values())
-
-
-def _joining(groups: list[list[str]], edges: dict[str, list[Dependency]]) -> tuple[list[list[str]], dict[str, str]]:
-    """Groups that form a new DAG, and for each task that joins an existing one, the DAG of its first dependency
-    there.
-    """
-    fresh, joined = [], {}
-    for group in groups:
-        found = next((p.dag_id for id_ in group for p in edges[id_] if p.dag_id is not None), None)
-        if found is not None:
-            joined.update(dict.fromkeys(group, found))
-        elif len(group) > 1:
-            fresh.append(group)
-    return fresh, joined
-
-
 async def _budgets(
     work: UnitOfWork,
     workspace: str,
@@ -469,27 +414,6 @@ async def _budgets(
     for dag_id, tasks in groups.items():
         under |= await put_under(work, workspace, tasks, dag_id, dag.budget_ceiling, origin.budget_id)
     return under
-
-
-async def join_dag(work: UnitOfWork, workspace: str, dag_id: str) -> None:
-    """Make sure the DAG has a row; that of a standalone task is written when another task joins."""
-    locked = await work.tx.all("lock_dags", items=[(dag_id,)])
-    if not locked:  # a standalone task that ends now must find the row we write
-        await work.tx.all("lock_tasks", items=[(dag_id,)])
-        locked = await work.tx.all("lock_dags", items=[(dag_id,)])
-    if locked and locked[0]["workspace"] == workspace:
-        return
-    rows = [row for row in await work.tx.all("tasks_of_dag", dag=dag_id) if row["workspace"] == workspace]
-    if not rows:
-        raise NotFound(f"there is no DAG {ids.show_dag(dag_id)}", where="dag_id")
-    found = await work.tx.one("read_bodies", items=[(dag_id,)])
-    body = msgspec.json.decode(found["body"]) if found else {}
-    author = body.get("created_by") or work.caller.actor
-    await work.tx.insert("insert_dags", [NewDag(dag_id, workspace, body.get("title"), author, work.now)])
-    newest = {row["root_id"]: row["newest_id"] for row in rows if row["newest_id"]}
-    for row in rows:
-        if newest.get(row["root_id"], row["id"]) == row["id"]:
-            work.count_in_dag(dag_id, None, row["status"])
 
 
 def _row(

@@ -107,7 +107,7 @@ class Quotas(Namespace, name="quotas", group="Quotas"):
     ) -> QuotaInForce:
         """Set how many tasks and bytes a workspace may store and how many tasks it may submit a minute.
 
-        Whatever is left out or null has no limit.
+        An omitted or null value means no limit.
         """
 
     @operation("GET /api/quotas", "server", envelope="quotas")

@@ -36,7 +36,7 @@ class TrialEnd(NamedTuple):
     outcome: str
     reason: str | None = None
     final: bool = False
-    """No automatic attempt follows: a dead letter, or a task left failed."""
+    """Whether no automatic attempt follows: a dead letter, or a task left failed."""
 
 
 def closed_until(circuit: Circuit, rule: Breaker, now: float) -> float | None:
@@ -58,7 +58,7 @@ def begin_test(circuit: Circuit, rule: Breaker, claim: Claim, until: float, now:
 
 
 def probe_until(timeout_sec: float | None, grace: float, claim_ttl_sec: float | None, now: float) -> float:
-    """When a test task that never reported its end makes way for the next."""
+    """When a test task that never reported its end is replaced by the next."""
     return now + (claim_ttl_sec or 0.0) + (timeout_sec or MAX_PROBE_SEC) * grace
 
 

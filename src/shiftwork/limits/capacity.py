@@ -97,7 +97,7 @@ async def _oldest(work: UnitOfWork, workspace: str, level: Level, count: int) ->
     for class_ in capacity_policy.CLASSES:
         if len(found) < count:
             rows = await work.tx.all(
-                "givers",
+                "displaceable",
                 workspace=workspace,
                 level=level,
                 **class_._asdict(),
@@ -122,7 +122,7 @@ def _displace(work: UnitOfWork, row: TaskRow) -> None:
     """Move the task to the dead letters until there is room. Its dependents wait: it has not failed."""
     path = work.move(row, "displace")
     row.failure_reason = reasons.DISPLACED
-    work.emit(row, "givers", path, reason=reasons.DISPLACED, data={"type": row.type})
+    work.emit(row, "displaced", path, reason=reasons.DISPLACED, data={"type": row.type})
     work.dead_letter(row, reason=reasons.DISPLACED, error=reasons.MEANING[reasons.DISPLACED], poison=False)
 
 

@@ -109,7 +109,7 @@ class Gates:
         return any(key.covers(use) for key in self._resting)
 
     def model_for(self, row: Row, lane: Lane) -> str | None:
-        """The model to work with, where the task says which it may have; its body is read only then."""
+        """The model to work with, if the task restricts its models; only then is its body read."""
         if not lane.key.models and not lane.key.mixed:
             return None
         constraints = (msgspec.json.decode(row["body"]).get("spec") or {}).get("constraints") or {}
@@ -138,7 +138,7 @@ class Gates:
     def choose_for(
         self, agent: Row, claim_filter: ClaimFilter, type_: str, preferences: Sequence[str], fallback: Sequence[str]
     ) -> model_choice.Choice | None:
-        """The model that another agent would use, as far as known here: a cooldown may apply to that agent alone."""
+        """The model that another agent would use, as far as known here: a cooldown may apply only to that agent."""
 
         def rests(model: str) -> bool:
             return self.rests(Key(agent["provider"], agent["account"], model, type_))
@@ -174,7 +174,7 @@ def key_of(kind: str, scope: str) -> Key:
 
 
 class Reason(NamedTuple):
-    """Why a ready task is not handed out, and what would change that, in words."""
+    """Describes why a ready task is not handed out, and what would change that."""
 
     kind: str
     what: str

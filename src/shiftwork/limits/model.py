@@ -10,7 +10,7 @@ from msgspec import Meta
 from shiftwork.model.bounds import MAX_NAME, MAX_NUMBER
 
 State = Literal["closed", "open", "half-open"]
-"""Of a circuit breaker."""
+"""The state of a circuit breaker."""
 
 GateName = Literal["paused", "breaker_open", "cooldown", "limit", "account", "budget"]
 

@@ -115,7 +115,7 @@ select count(*) as total from (
 -- Begins to count a workspace's waiting tasks, including claimed or settled ones, which may wait again.
 update tasks set tallied = true where workspace = :workspace and not tallied and status not in ('completed', 'cancelled') returning id
 
--- name: givers
+-- name: displaceable
 -- Tasks of one level and class, the oldest first, that may be displaced and are not locked.
 -- A pending task that was claimed before is in progress: it waits for its own subtasks, a person or a time.
 select t.id from tasks t

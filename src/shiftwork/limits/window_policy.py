@@ -17,7 +17,7 @@ SLOTS = 60
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The limits on a key. Whatever is not given has no limit."""
+    """The limits on a key. An omitted value means no limit."""
 
     requests: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     """Claims in one window."""

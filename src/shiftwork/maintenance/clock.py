@@ -1,8 +1,8 @@
 """Corrects timestamps after the clock went back, so that nothing waits for the old time.
 
-A time in the future can only have been written before the clock went back. Whatever counts from such a time counts from
-now instead, so that leases, retries and cooldowns take as long as they should, and no task waits behind newer ones.
-Schedules follow the clock: a tick that has fired does not fire again.
+A time in the future can only have been written before the clock went back. Everything that counts from such a time
+counts from now instead, so that leases, retries and cooldowns take as long as they should, and no task waits behind
+newer ones. Schedules follow the clock: a tick that has fired does not fire again.
 """
 
 from __future__ import annotations

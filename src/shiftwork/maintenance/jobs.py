@@ -156,7 +156,7 @@ async def stale(tx: Tx, engine: Engine) -> Counts:
 
 
 async def _tally_strays(tx: Tx, engine: Engine) -> None:
-    """Count in tasks that another process submitted before it knew of the limit."""
+    """Include tasks that another process submitted before it knew of the limit."""
     names = [row["name"] for row in await tx.all("used_workspaces")]
     for name, resolver in (await engine.settings_cache.load_many(tx, names)).items():
         if is_counted(resolver.settings()):
@@ -164,7 +164,7 @@ async def _tally_strays(tx: Tx, engine: Engine) -> None:
 
 
 async def displaced(tx: Tx, engine: Engine) -> Counts:
-    """Bring back displaced tasks, as far as there is room now."""
+    """Bring back displaced tasks while there is room."""
     resubmitted = 0
     for workspace in await tx.all("displaced_workspaces"):
         found = await capacity.places(tx, engine, workspace["name"], BATCH - resubmitted)

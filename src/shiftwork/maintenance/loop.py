@@ -129,7 +129,7 @@ class BackgroundRuns:
 
 
 class ErrorThrottle:
-    """Logs each cause of failing jobs once, and not four times a second."""
+    """Logs each cause of failing jobs once instead of four times a second."""
 
     def __init__(self) -> None:
         self._stated: dict[str, str] = {}

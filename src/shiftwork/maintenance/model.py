@@ -1,8 +1,8 @@
-"""What every maintenance job answers, and how much it does at a time."""
+"""The result of a maintenance job, and the size of its batches."""
 
 from __future__ import annotations
 
 Counts = dict[str, int]
-"""What a run has done, by name."""
+"""The counts of a run, by name."""
 
 BATCH = 500

@@ -46,7 +46,7 @@ class McpAuthenticator:
         self._authenticator = Authenticator(queue.find_token, tokens=tokens) if isinstance(queue, Queue) else None
         if tokens and self._authenticator is None:
             raise InputError(
-                "tokens are checked where the queue is, not through another server",
+                "tokens cannot be checked through another server",
                 where="--tokens",
                 hint="Name the database with --store, or serve on 127.0.0.1 without --tokens.",
             )
@@ -122,7 +122,7 @@ class McpGate:
             self.sessions.end(session or "")
 
     def _watching(self, scope: Scope, session: str | None, who: Identity, send: Send) -> Send:
-        """Notice sessions that an answer opens or ends."""
+        """Watch for sessions that an answer opens or ends."""
 
         async def watch(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -164,7 +164,7 @@ async def cancel(session: McpSession, work_id: str) -> None:
 
 
 async def update(session: McpSession, work_id: str, responses: dict[str, Any]) -> None:
-    """Pass answers to the tasks that requests; an answer without an open question is ignored."""
+    """Pass answers to the tasks that asked; an answer without an open question is ignored."""
     session.require("operate")
     work = await find(session, work_id)
     for request in work.requests:

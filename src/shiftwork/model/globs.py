@@ -9,10 +9,10 @@ _PARTS = re.compile(r"(\*\*/|\*|\?)")
 
 
 class Glob:
-    """A pattern as bits, one for each of its places; a path is read once and all places are kept up together.
+    """A pattern as bits, one for each of its positions; a path is read once, and all positions advance together.
 
-    `*` and `?` stand for what is between two slashes, `**/` for any number of folders. A pattern compiled to a regular
-    expression goes back in the text at every star, which takes a power of the length.
+    `*` and `?` match between two slashes, `**/` matches any number of folders. A regular expression would backtrack at
+    every star, which takes a power of the length.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -57,14 +57,14 @@ class Glob:
         return bool(at & self._end)
 
     def _enter(self, at: int) -> int:
-        """The places reached from before; `**/` begins between two folders."""
+        """The positions reached from these; `**/` begins between two folders."""
         first = at & self._inside
         return at ^ first | first << 1
 
     def _settle(self, at: int) -> int:
-        """Add what is reached without a character: stars and folders may stand for nothing.
+        """Add the positions reached without a character, because stars and folders may match nothing.
 
-        A run of them is filled from its first place to its end by the carry of one addition.
+        The carry of one addition fills a run of them from its first position to its end.
         """
         free = at & ~self._inside
         run = self._skipped

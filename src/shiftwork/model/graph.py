@@ -1,6 +1,6 @@
 """Dependencies as a graph: cycles, and how long a chain waits for each task.
 
-Edges lead from a dependent to its dependencies. A dependency that is not a key itself is a node without any.
+Edges lead from a dependent to its dependencies. A dependency that is not a key is a node without dependencies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happened to a task and in the queue, as it is read: events, transitions and attempts."""
+"""The history of a task and of the queue, as callers see it: events, transitions and attempts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Event(msgspec.Struct, frozen=True):
     reason: str | None
     data: dict[str, Any] | None
     type: str | None = None
-    """The task's; None where there is none, or no longer."""
+    """The task's; None if there is none, or no longer."""
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Events after a cursor; continue from `next`, also when there were none."""
+    """Events after a cursor; continue from `next`, even if there are none."""
 
     events: list[Event]
     next: int
@@ -50,7 +50,7 @@ class Transition(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One execution by one agent, as it ended."""
+    """One ended execution by one agent."""
 
     fence: int
     round: int
@@ -69,7 +69,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """What happened to one task: its changes of state, the events, and its attempts."""
+    """The history of one task: its changes of state, the events, and its attempts."""
 
     transitions: list[Transition]
     events: list[Event]

@@ -14,7 +14,7 @@ _SHIFTS = range(100, -1, -10)
 _TO_BASE32 = str.maketrans(_CROCKFORD, "0123456789abcdefghijklmnopqrstuv")  # the digits int() knows
 _SHOWN = re.compile(r"(?:(task|dag)_)?([0-7][0-9A-HJKMNP-TV-Z]{25})", re.IGNORECASE)
 _SHORT = re.compile(r"(?:…|\.\.\.)?([0-9A-HJKMNP-TV-Z]{6,25})", re.IGNORECASE)
-"""No shorter than what is printed anywhere: a shorter ending would often match other ids."""
+"""The shortest ending that is accepted, as printed everywhere: a shorter one would often match other ids."""
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -22,7 +22,7 @@ _TAIL = (1 << 48) - 1
 """The last group of digits of a UUID, which counts up inside a batch."""
 
 REMEMBERED = 16_384
-"""Ids written or read lately: a claim's id comes back with its heartbeat and its result."""
+"""Cached conversions of ids: a claim's id returns with its heartbeat and its result."""
 
 
 class IdMaker:
@@ -52,7 +52,7 @@ class IdMaker:
 
 
 def first_at(now: float) -> str:
-    """The lowest UUID of a time: what was made before it is lower."""
+    """The lowest UUID of a time: all created earlier are lower."""
     return _as_uuid7((max(0, int(now * 1000)) & (1 << 48) - 1) << 74)
 
 
@@ -85,7 +85,7 @@ def show_delivery(uuid: str) -> str:
 
 
 def is_delivery(text: str) -> bool:
-    """Whether the text is the id of a notification, in the form in which it is kept."""
+    """Whether the text is the id of a notification in its stored form."""
     kind, _, digits = text.partition("_")
     return kind == "msg" and digits == digits.upper() and _SHOWN.fullmatch(digits) is not None
 
@@ -104,7 +104,7 @@ def _head(digits: str) -> str:
 
 @lru_cache(REMEMBERED)
 def parse(text: str) -> str | None:
-    """The UUID behind either written form, or None where the text is a caller's own name for a task."""
+    """The UUID of either written form, or None if the text is a caller's own name for a task."""
     if shown := _SHOWN.fullmatch(text):
         return _dashed(f"{int(shown[2].upper().translate(_TO_BASE32), 32):032x}")
     if _UUID.fullmatch(text):
@@ -113,12 +113,12 @@ def parse(text: str) -> str | None:
 
 
 def tail(uuid: str) -> str:
-    """The written id backwards: a short id, turned around likewise, is the beginning of it."""
+    """The written id reversed: a reversed short id is a prefix of it."""
     return _crockford(uuid)[::-1]
 
 
 def parse_short(text: str) -> str | None:
-    """The end of a written id, turned around; None where the text cannot be one. `…` may stand for what is left out."""
+    """The end of a written id, reversed; None if the text cannot be one. `…` may mark the omitted part."""
     short = _SHORT.fullmatch(text)
     return short[1].upper()[::-1] if short else None
 

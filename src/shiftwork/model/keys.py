@@ -1,7 +1,7 @@
 """The key of cooldowns and limits: provider, account, model and type.
 
-A key is written `provider:anthropic,account:team-a,model:opus`; each part is optional, one must be there. It stands for
-every use that has all of its parts. A comma or a percent sign inside a name is written %2C or %25.
+A key is written `provider:anthropic,account:team-a,model:opus`; each part is optional, but there must be one. A key
+matches every use that has all of its parts. A comma or a percent sign inside a name is written %2C or %25.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Key(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The one way to write this key."""
+        """The canonical text of this key."""
         named = zip(self._fields, self, strict=True)
         return ",".join(f"{part}:{_write(name)}" for part, name in named if name is not None)
 
@@ -42,7 +42,7 @@ def _write(name: str) -> str:
 
 
 def parse(text: str, where: str = "key") -> Key:
-    """The key behind a text."""
+    """Parse the text of a key."""
     parts: dict[str, str] = {}
     for written in text.split(","):
         part, colon, name = written.strip().partition(":")

@@ -11,7 +11,7 @@ from shiftwork.model.errors import FenceRequired, InputError, NotFound, Shiftwor
 
 
 class Token(NamedTuple):
-    """A claim as a write names it."""
+    """A claim, as named by a write."""
 
     id: str
     fence: int

@@ -15,7 +15,7 @@ def show_artifact(sha256: str) -> str:
 
 
 def artifact_hash(text: str) -> str | None:
-    """The SHA-256 in an artifact's id, or None where the text is not one."""
+    """The SHA-256 in an artifact's id, or None if the text is not one."""
     found = _ARTIFACT.fullmatch(text)
     return found[1] if found else None
 

@@ -1,6 +1,6 @@
-"""What an agent and the queue say to each other under a claim: results, failures, heartbeats, instructions.
+"""Messages between agent and queue under a claim: results, failures, heartbeats, instructions.
 
-Each has one shape from the handler to the store.
+Each has one form from the handler to the store.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ MessageKind = Literal["tool_call", "text", "error"]
 UsageReport = Annotated[Usage | None, Meta(description="Usage since the last report.")]
 
 MAX_INSTRUCTION = 10_000
-"""Characters of an instruction."""
+"""The longest instruction, in characters."""
 
 MAX_INSTRUCTIONS = 1_000
-"""Of one task."""
+"""The most instructions of one task."""
 
 MAX_AT_ONCE = 20
-"""Instructions of one task in the answer to a heartbeat; the next come when these are acknowledged."""
+"""The most instructions of one task in the answer to a heartbeat; more follow once these are acknowledged."""
 
 
 class TaskResult(Fields, kw_only=False):
-    """What a successful attempt submits. Nothing of it is checked before it is submitted."""
+    """The result of a successful attempt. It is only checked when it is submitted."""
 
     data: Annotated[Any, Meta(description="The result as JSON.")] = None
     text: Annotated[str | None, Meta(description="The result as text.")] = None
@@ -92,7 +92,7 @@ class FailureItem(TaskFailure, kw_only=True):
 
 
 class Heartbeat(Fields, kw_only=False):
-    """A heartbeat of one claim, with what has happened since the last, for `batch.heartbeat`."""
+    """A heartbeat of one claim, with progress and usage since the last one, for `batch.heartbeat`."""
 
     token: str | Token
     progress: Any = None
@@ -115,7 +115,7 @@ class Instruction(msgspec.Struct, frozen=True, omit_defaults=True):
     sent_at: float
     sent_by: str
     status: Literal["waiting", "delivered", "acknowledged", "unread"]
-    """`delivered` once it was in the answer to a holder; `unread` where the task ended without an acknowledgement."""
+    """`delivered` once it was in an answer to a holder; `unread` if the task ended without an acknowledgement."""
     delivered_at: float | None = None
     fence: int | None = None
     """The fence of the claim that it was last delivered to."""

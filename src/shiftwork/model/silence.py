@@ -25,7 +25,7 @@ def missed(stalls: Sequence[Stall], since: float) -> float:
 
 
 def rests_until(stalls: Sequence[Stall], since: float, span: float) -> float:
-    """Until when a claim last heard of at `since` must not be reclaimed for silence; 0 if no stall followed.
+    """Until when a claim last heard from at `since` must not be reclaimed for silence; 0 if no stall followed.
 
     `span` is the claim's heartbeat timeout. `stalls` are in chronological order.
     """

@@ -33,7 +33,7 @@ SCHEDULED = "scheduled"
 MICRO = 1_000_000
 MAX_REPORTED_USD = 100_000
 MAX_REPORTED_TOKENS = 10**12
-"""In one usage report: far above any real cost, and low enough not to overflow a workspace's totals."""
+"""The most in one usage report: far above any real cost, but too low to overflow a workspace's totals."""
 
 
 class Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -103,7 +103,7 @@ class NewTask(Fields):
     """`batch`: the task may wait a day for half the price. Its payload names a provider and the request."""
     estimated_cost_usd: Dollars | None = None
     tree_budget_usd: Dollars | None = None
-    """What the task may cost in all its attempts, with everything that is spawned under it."""
+    """The maximum cost of the task over all attempts, with everything spawned under it."""
     target_agent_id: Name | None = None
     issue_id: Name | None = None
     serial_key: Name | None = None
@@ -176,7 +176,7 @@ class NewDag(Fields):
 
 
 class Changes(Fields):
-    """What may be changed on a task that no one holds. A field that is not given stays."""
+    """Changes to a task that no one holds. Omitted fields stay unchanged."""
 
     priority: Priority | None = None
     deadline: Time | None = None
@@ -188,13 +188,13 @@ class Changes(Fields):
     tags: list[Name] | None = None
     dependencies: list[Name] | None = None
     clear: list[Name] = []
-    """Names of optional fields to be emptied: deadline, run_at, expires_at, timeout_sec."""
+    """Names of optional fields to empty: deadline, run_at, expires_at, timeout_sec."""
     note: Text | None = None
-    """Why; it is kept in the event."""
+    """The reason, recorded in the event."""
 
 
 class Usage(Fields):
-    """What was spent since the last report, and on which model."""
+    """The usage since the last report, and its model."""
 
     cost_usd: Annotated[float, Meta(ge=0, le=MAX_REPORTED_USD)] | None = None
     """If null, it is computed from tokens and model by public prices."""
@@ -209,7 +209,7 @@ NO_USAGE = Usage()
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """What became of one submitted task."""
+    """The outcome of one submitted task."""
 
     id: str
     status: str
@@ -293,8 +293,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 Failures = Literal["wait", "return"]
-"""What a wait for tasks does when one ends without success: keep waiting until a person brings it to completion, or
-count it as ended and return its outcome."""
+"""For a task that ends without success: wait on until a person brings it to completion, or return its outcome."""
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -353,7 +352,7 @@ class Task(msgspec.Struct, frozen=True):
     priority_boost_per_minute: float = 0
     deadline: float | None = None
     run_at: float | None = None
-    """Not before this time, as it was submitted or changed."""
+    """Not before this time, as submitted or changed."""
     expires_at: float | None = None
     """No attempt begins after this time."""
     effective_priority: float = 0
@@ -424,8 +423,7 @@ class Page(msgspec.Struct, frozen=True):
     tasks: list[Task]
     next: str | None
     index_lag: int = 0
-    """Events that the search index has yet to read: a search may miss what they changed. 0 if the index is up to
-    date."""
+    """Events that are not in the search index yet: a search may miss their changes. 0 if the index is up to date."""
 
 
 class Dag(msgspec.Struct, frozen=True):

@@ -9,12 +9,12 @@ SHOWN_OF_QUERIES = frozenset({"schema"})
 
 
 def printable(text: str) -> str:
-    """Write out what could move the cursor, colour the terminal or reorder the line. Line breaks stay."""
+    """Escape characters that could move the cursor, colour the terminal or reorder the line. Line breaks stay."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in text)
 
 
 def one_line(text: str) -> str:
-    """The same with line breaks written out, so that one text cannot look like two lines."""
+    """The same with line breaks escaped, so that one text cannot look like two lines."""
     return printable(text).replace("\n", "\\n")
 
 

@@ -1,6 +1,6 @@
 """Every kind of alert with its severity and message, and the log lines.
 
-Texts that the documents give are used as they stand.
+Texts from the documents are used unchanged.
 """
 
 from __future__ import annotations

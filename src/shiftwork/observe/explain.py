@@ -109,7 +109,7 @@ async def _waiting(tx: Tx, row: TaskRow, edges: Sequence[Row], settings: Setting
     if row.status == State.VALIDATING:
         return [await _verdict(tx, row)]
     if row.status in SETTLED and (newer := await _newer(tx, row)):
-        return [Blocker("superseded", "it was retried as another task", "look at that one", tasks=[newer])]
+        return [Blocker("superseded", "it was retried as another task", "see that task", tasks=[newer])]
     return [hold] if (hold := _settled(row)) else []
 
 
@@ -121,7 +121,7 @@ async def _in_batch(tx: Tx, row: TaskRow) -> list[Blocker]:
         return []
     since, until = batch["created_at"], batch["expires_at"]
     what = f"it waits in a batch at {batch['provider']} since {shown(since)}; at the latest until {shown(until)}"
-    return [Blocker("batch", what, "the provider answers; else any agent may take it", until)]
+    return [Blocker("batch", what, "the provider answers; otherwise any agent may take it", until)]
 
 
 async def _newer(tx: Tx, row: TaskRow) -> str | None:
@@ -266,7 +266,7 @@ async def _ready(tx: Tx, engine: Engine, case: _Case, able: list[Row]) -> list[B
     return holds + takers.blockers(willing, row.estimated_cost)
 
 
-_GATHERED = "maintenance runs where the provider's API key is set; else any agent may take it then"
+_GATHERED = "maintenance runs where the provider's API key is set; otherwise any agent may take it then"
 
 
 async def _accounts(tx: Tx, case: _Case, able: Sequence[Row]) -> list[Blocker]:

@@ -1,8 +1,9 @@
-"""How many finished tasks there are, without reading them: sums that a job advances behind the event log.
+"""Counts finished tasks without reading them: a job advances sums behind the event log.
 
-At any moment the sums, what the log says behind their mark, and `count_changes` together are the number of rows. All
-three are read in one snapshot. The mark moves in the transaction that adds to the sums, and only to where nothing more
-will be committed, so that an event is either in the sums or behind the mark. Verbs that end tasks write nothing for it.
+At any moment, the sums, the events after their mark, and `count_changes` add up to the number of rows. All three are
+read in one snapshot. The mark moves in the transaction that adds to the sums, and only up to the point where no more
+events can be committed, so that an event is either in the sums or after the mark. Verbs that end tasks write nothing
+extra.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ from shiftwork.engine.event_log import Stretch
 from shiftwork.store.store import Row, Store, Tx
 
 STRETCH = 5_000
-"""Events that are counted at once."""
+"""The most events counted at once."""
 
 MAX_STRETCHES = 200
-"""Of one turn; the rest has the next one."""
+"""The most per run; the next run counts the rest."""
 
 TAIL = 20_000
-"""Events behind the mark that a reader counts itself. Where there are more, no job has run: it reads all tasks."""
+"""The most events after the mark that a reader counts itself.
+
+If there are more, no job has run, and it reads all tasks.
+"""
 
 
 class Tally(NamedTuple):
-    """One kind of rows that are counted."""
+    """One kind of counted rows."""
 
     workspace: str
     place: str
@@ -40,7 +44,7 @@ Sums = Counter[Tally]
 
 
 class Mark(NamedTuple):
-    """How far the log is counted, whether the sums are right, and a number that moves when that changes."""
+    """How far the log is counted, whether the sums are right, and a number that changes with that."""
 
     read_to: int
     whole: bool
@@ -48,7 +52,7 @@ class Mark(NamedTuple):
 
 
 async def read(tx: Tx, workspace: str | None) -> Sums | None:
-    """The rows there are of finished tasks, archive and tombstones; None while the sums are not known."""
+    """The numbers of finished tasks, archived tasks and tombstones; None while the sums are unknown."""
     mark = await _mark(tx, "read_count_mark")
     if mark is None or not mark.whole:
         return None
@@ -57,7 +61,7 @@ async def read(tx: Tx, workspace: str | None) -> Sums | None:
 
 
 async def advance(store: Store) -> int:
-    """Count what is new in the log, stretch by stretch; answers how many events that was."""
+    """Count new events in the log, stretch by stretch; returns how many."""
     await _begin(store)
     total = 0
     for _ in range(MAX_STRETCHES):
@@ -69,23 +73,23 @@ async def advance(store: Store) -> int:
 
 
 async def _begin(store: Store) -> None:
-    """Start at the end of the log: what stands before it is in the rows."""
+    """Start at the end of the log: earlier events are in the rows."""
     if await store.read(read_mark) is None:
         newest = await event_log.newest(store)
         await store.run(lambda tx: tx.run("add_count_mark", read_to=newest))
 
 
 async def make_whole(store: Store) -> None:
-    """Read everything where the sums are not known."""
+    """Read all rows if the sums are unknown."""
     mark = await store.read(read_mark)
     if mark is not None and not mark.whole:
         await repair(store)
 
 
 async def repair(store: Store) -> bool:
-    """Add to the sums what they differ by; False where another process did, or rows came that no event tells of.
+    """Add the difference to the sums; False if another process did, or if rows came without an event.
 
-    The difference stays the same while others work, since the sums and the log together say what changes.
+    The difference does not change while others work, because the sums and the log together follow every change.
     """
     await _begin(store)
     mark, wrong = await store.read(difference)
@@ -93,7 +97,7 @@ async def repair(store: Store) -> bool:
 
 
 async def difference(tx: Tx) -> tuple[Mark, Sums]:
-    """By how much the rows exceed what is kept of them."""
+    """By how much the rows exceed the counts kept of them."""
     mark = await _mark(tx, "read_count_mark") or Mark(0, whole=False, generation=0)
     await tx.run("read_whole_tables")
     found = _summed(await tx.all("finished_counts"))
@@ -121,7 +125,7 @@ async def _advance(store: Store) -> int:
 
 
 async def _keep(tx: Tx, mark: Mark, last: int, ended: Sums) -> bool:
-    """Add what a stretch comes to, and what was removed up to its end; False where another process did."""
+    """Add the sums of a stretch, and the rows removed up to its end; False if another process did."""
     now = await _mark(tx, "lock_count_mark")
     if now is None or now.read_to != mark.read_to:
         return False
@@ -157,7 +161,7 @@ async def _add(tx: Tx, sums: Sums) -> None:
 
 
 async def read_mark(tx: Tx) -> Mark | None:
-    """Where counting stands; None before it began."""
+    """How far counting has come; None before it began."""
     return await _mark(tx, "read_count_mark")
 
 

@@ -58,7 +58,7 @@ async def elect_counter(_tx: Tx, _engine: Engine) -> Counts:
 
 
 async def count_tasks(engine: Engine) -> Counts:
-    """Add what ended to the sums of finished tasks; read all of them only where the sums are not known."""
+    """Add what ended to the sums of finished tasks; read all of them only if the sums are unknown."""
     counted = await kept_counts.advance(engine.store)
     await kept_counts.make_whole(engine.store)
     return {"counted": counted} if counted else {}

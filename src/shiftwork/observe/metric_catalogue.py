@@ -30,7 +30,7 @@ class Metric(NamedTuple):
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("task_queue_depth", "gauge", ("status", "priority_tier"), "tasks there are, by state and tier"),
+        Metric("task_queue_depth", "gauge", ("status", "priority_tier"), "existing tasks, by state and tier"),
         Metric(
             "task_queue_wait_seconds",
             "gauge",

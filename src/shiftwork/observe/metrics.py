@@ -225,7 +225,7 @@ def _share(spells: list[Spell], registered_at: float, window: Window, now: float
 
 
 def _some(agents: Sequence[Row]) -> list[Row]:
-    """The agents with series of their own: those alive first."""
+    """The agents with series of their own: live ones first."""
     return sorted(agents, key=lambda agent: not _is_alive(agent))[:MAX_SERIES]
 
 

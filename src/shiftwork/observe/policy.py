@@ -11,11 +11,11 @@ from shiftwork.model.task import NewTask
 from shiftwork.settings.model import FrictionTask
 
 FEW = 100_000
-"""Tasks that are counted whenever someone asks. More are counted at most once in `maintenance.metrics_sec`."""
+"""Up to this many tasks are counted on every request. More are counted at most once in `maintenance.metrics_sec`."""
 
 
 class TaskCounts(NamedTuple):
-    """How many tasks there are: those that have not ended are read, the others are kept as sums."""
+    """The number of tasks: unfinished ones are read, finished ones are kept as sums."""
 
     at: float
     counts: dict[str, int]
@@ -32,7 +32,7 @@ class TaskCounts(NamedTuple):
     scheduled: int
     next_scheduled_at: float | None
     rows_read: int
-    """How many tasks were read for it."""
+    """How many tasks were read for this count."""
 
     def serves(self, now: float, period: float) -> bool:
         """Whether it may be reused: counting has become expensive, and it is not too old."""

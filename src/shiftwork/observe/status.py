@@ -40,7 +40,7 @@ _NO_LEVEL = 3
 async def count_tasks(
     tx: Tx, engine: Engine, workspace: str, known: TaskCounts | None, recent_sec: float = 0.0
 ) -> TaskCounts:
-    """The tasks counted now; what is `known` is used as long as it serves, or is no older than `recent_sec`."""
+    """The tasks counted now; `known` counts are used while they are reusable or no older than `recent_sec`."""
     settings = (await engine.settings_cache.load(tx, workspace)).settings()
     if known is not None and (
         known.serves(tx.now, settings.maintenance.metrics_sec) or 0 <= tx.now - known.at < recent_sec
@@ -50,7 +50,7 @@ async def count_tasks(
 
 
 async def read(tx: Tx, engine: Engine, workspace: str, known: TaskCounts | None) -> tuple[Status, TaskCounts]:
-    """The status now; what was `known` of the counts is used as long as it serves."""
+    """The status now; `known` counts are used while they are reusable."""
     known = await count_tasks(tx, engine, workspace, known)
     agents = await tx.all("list_agents", workspace=workspace)
     failures = await tx.all("recent_failures", workspace=workspace, count=FAILURES)
@@ -116,7 +116,7 @@ async def _count(tx: Tx, workspace: str, *, strict: bool) -> TaskCounts:
 
 
 async def _ended(tx: Tx, workspace: str, kept: Sums | None) -> tuple[dict[str, int], int]:
-    """Tasks in the archive by state, and those of which only a mark or a number is left."""
+    """Archived tasks by state, and removed tasks of which only a tombstone or a count is left."""
     pruned = await tx.one("pruned_count", workspace=workspace)
     if kept is None:
         archived = {row["status"]: int(row["total"]) for row in await tx.all("archive_counts", workspace=workspace)}
@@ -129,7 +129,7 @@ async def _ended(tx: Tx, workspace: str, kept: Sums | None) -> tuple[dict[str, i
 
 
 def _of(kept: Sums | None, place: str) -> Sums:
-    """What there is in one place; nothing is said of kinds of which there is none."""
+    """The counts of one table, without those that are 0."""
     return Counter({of: total for of, total in (kept or {}).items() if of.place == place and total})
 
 
@@ -178,7 +178,7 @@ async def _flow(tx: Tx, workspace: str) -> dict[str, Any]:
 
 
 async def _newest(tx: Tx, last: int) -> Row | None:
-    """The event from which on to look: the first of few, where those reach back far enough."""
+    """The event to read from: the first of the few newest ones, if these reach back far enough."""
     first = None
     for count in (NEWEST // 20, NEWEST // 4, NEWEST):
         first = await tx.one("event_at", seq=max(1, last - count + 1))

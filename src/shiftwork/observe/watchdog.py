@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from shiftwork.agents import liveness
 from shiftwork.engine.engine import Caller, Engine, log
+from shiftwork.engine.new_dags import DagFields
 from shiftwork.engine.prepare import prepare
-from shiftwork.engine.submit import DagFields, Origin, lanes_of, submit
+from shiftwork.engine.submit import Origin, lanes_of, submit
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.limits import capacity
 from shiftwork.model.errors import InputError

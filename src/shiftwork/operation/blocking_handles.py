@@ -42,7 +42,7 @@ class SyncTaskHandle(Submitted, Generic[R], frozen=True, dict=True):
         return self._wait(self._handle.result(timeout))
 
     def get(self) -> Task:
-        """Return the task as it is now, whole."""
+        """Return the task in its current state, with all fields."""
         return self._wait(self._handle.get())
 
     def cancel(self, reason: str = "cancelled") -> Outcome:

@@ -115,7 +115,7 @@ class Operation:
 
     @functools.cached_property
     def answer(self) -> Any:
-        """The type of the answer; None where there is none."""
+        """The type of the answer; None if there is none."""
         return self._answer if self._answer is not None else self.parameters.answer
 
     @functools.cached_property
@@ -167,7 +167,7 @@ class Executor(Protocol):
         ...
 
     def perform(self, operation: Operation, values: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-        """The same with values that were checked already, and with every default."""
+        """The same with checked values, including every default."""
         ...
 
     def joining(self, connection: object) -> Executor:

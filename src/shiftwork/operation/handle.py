@@ -69,7 +69,7 @@ class TaskHandle(Submitted, Generic[R], frozen=True, dict=True):
         return cast(R, output) if decode is None else decode(output)
 
     async def get(self) -> Task:
-        """Return the task as it is now, whole."""
+        """Return the task in its current state, with all fields."""
         return await self._queue.get(self.id)
 
     async def cancel(self, reason: str = "cancelled") -> Outcome:

@@ -78,11 +78,11 @@ class AnyQueue(Everyday, WorkerVerbs):
     ) -> list[TaskHandle[Any]]:
         """Add subtasks to the task's own DAG. With `wait` its slot is released until they are done.
 
-        They are done when they are completed; with `failures="return"`, once they have ended, whatever the outcome.
-        The task's `failed_dependencies` then say which ended without success, and why.
+        They are done when they are completed; with `failures="return"`, once they have ended, whatever the outcome. The
+        task's `failed_dependencies` then say which ended without success, and why.
 
         With a `name` this happens once in the life of the task, like a step: called again, also by a later attempt, it
-        spawns nothing and answers with the same subtasks; where they are all done, `wait` gives nothing back.
+        spawns nothing and answers with the same subtasks; if they are all done, `wait` releases nothing.
         """
         made = await Spawning(self._executor).spawn(token, tasks, wait=wait, failures=failures, name=name)
         return [TaskHandle.of(self, each) for each in made]

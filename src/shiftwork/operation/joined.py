@@ -17,4 +17,4 @@ class AllTasks(Tasks, TaskLogs, TaskInstructions):
 
 
 class AllClaims(Claims, ClaimLogs, Inbox):
-    """Less common operations on claims."""
+    """The less common operations on claims."""

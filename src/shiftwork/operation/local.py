@@ -147,13 +147,13 @@ class Call:
     async def until(
         self, kind: Kind, key: str, look: Callable[[], Awaitable[T]], has_ended: Callable[[T], bool], wait: float
     ) -> T:
-        """Look, and look again when it ends or the time is up; the wait itself costs nothing."""
+        """Query, and query again when it ends or the time is up; the wait itself costs nothing."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         waiters = self.shared.result_waiters
         async with waiters.waiting(kind, key) as woken:
             while True:
-                woken.clear()  # before the look: an end during it triggers another
+                woken.clear()  # before the query: an end during it triggers another
                 found = await look()
                 left = deadline - loop.time()
                 if has_ended(found) or left <= 0:

@@ -29,7 +29,7 @@ SOMETHING = msgspec.Meta(extra_json_schema={"minProperties": 1})
 class Accepts:
     """In `Annotated[NewTask | Mapping[str, Any], Accepts(NewTask)]`: the type that the value is read as.
 
-    `over_http` is its type in a request, where that differs. With `Any` the implementation checks the value.
+    `over_http` is its type in a request, if that differs. With `Any` the implementation checks the value.
     """
 
     def __init__(self, kind: Any, *, over_http: Any = None) -> None:

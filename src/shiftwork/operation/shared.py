@@ -1,4 +1,4 @@
-"""What all handles of an open queue share."""
+"""State shared by all handles of an open queue."""
 
 from __future__ import annotations
 

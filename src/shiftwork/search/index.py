@@ -1,4 +1,4 @@
-"""The index of words: written behind the event log, and what is too new for it looked through when it is asked."""
+"""The index of words: it follows the event log, and a search reads newer events itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shiftwork.search.policy import Terms, index_words
 from shiftwork.store.store import Row, Tx
 
 FRESH = 1_000
-"""Events behind the index that a search looks through itself."""
+"""The most events after the index that a search reads itself."""
 
 _TEXTS = ("title", "type", "external_id", "issue_id", "tool_name", "created_by", "trigger_summary", "tags")
 _ERRORS = ("failure_reason", "cancel_reason", "errors")
@@ -30,23 +30,23 @@ class Found(NamedTuple):
 
     parameters: dict[str, Any]
     lag: int
-    """Events that neither the index nor the search has looked at; 0 where it found everything."""
+    """Events that neither the index nor the search has read; 0 if the result is complete."""
 
 
 async def read_mark(tx: Tx) -> int:
-    """The number up to which the log is in the index."""
+    """The number of the last event in the index."""
     row = await tx.one("read_search_mark")
     return int(row["read_to"]) if row else 0
 
 
 async def changed_tasks(tx: Tx, after: int, stretch: Stretch, workspace: str | None = None) -> list[str]:
-    """Tasks whose words may have changed, as the log says, each once."""
+    """Tasks whose words may have changed according to the log, each once."""
     rows = await tx.all("changed_tasks", after=after, workspace=workspace, **stretch._asdict())
     return list(dict.fromkeys(row["id"] for row in rows))
 
 
 async def read_texts(tx: Tx, task_ids: Sequence[str]) -> Sequence[Row]:
-    """What these tasks are found by, as they stand now; those that are gone are left out."""
+    """The current index entries of these tasks, without removed tasks."""
     return await tx.all("search_texts", items=[(each,) for each in task_ids]) if task_ids else ()
 
 
@@ -57,7 +57,7 @@ def entry(row: Row) -> Entry:
 
 
 async def find(tx: Tx, workspace: str, terms: Terms) -> Found:
-    """The parameters that a statement needs to list what matches: the index, and what has changed since."""
+    """The parameters of a statement that lists matching tasks: from the index, and from changes since."""
     mark, newest = await read_mark(tx), await event_log.last(tx)
     after = max(mark, newest - FRESH)
     changed = await changed_tasks(tx, after, Stretch(newest, newest), workspace) if newest > after else []
@@ -73,7 +73,7 @@ async def find(tx: Tx, workspace: str, terms: Terms) -> Found:
 
 
 async def write(tx: Tx, after: int, last: int, found: Sequence[Entry]) -> int | None:
-    """Put entries into the index, read from the log up to `last`; None where another process did."""
+    """Add entries read from the log up to `last`; None if another process did."""
     mark = await tx.one("lock_search_mark")
     if mark is None or mark["read_to"] != after:
         return None
@@ -83,7 +83,7 @@ async def write(tx: Tx, after: int, last: int, found: Sequence[Entry]) -> int | 
 
 
 async def save(tx: Tx, found: Sequence[Entry]) -> None:
-    """Put entries into the index, wherever the mark is."""
+    """Add entries to the index without moving the mark."""
     await tx.one("lock_search_mark")
     await _save(tx, found)
 
@@ -95,7 +95,7 @@ async def _save(tx: Tx, found: Sequence[Entry]) -> None:
 
 
 async def forget(tx: Tx, task_ids: Sequence[str]) -> None:
-    """Remove tasks from the index, when they are removed from the queue."""
+    """Remove tasks from the index once they are removed from the queue."""
     await tx.one("lock_search_mark")
     items = [(each,) for each in task_ids]
     await tx.run("delete_search_words", items=items)

@@ -1,6 +1,6 @@
-"""Keeps the index of words behind the event log, in bounded batches, so that no verb pays for it.
+"""Updates the index of words from the event log, in bounded batches, so that verbs need not do it.
 
-In a burst nothing is written until the log is a few seconds ahead. While the queue is busy a turn is short, so that
+During a burst it writes nothing until the log is a few seconds ahead. While the queue is busy, runs are short, so that
 work has the processor; when it is quiet, the index catches up.
 """
 
@@ -18,10 +18,10 @@ from shiftwork.store.store import Row, Store, Tx
 
 Counts = dict[str, int]
 PAGE = 500
-"""Events of one batch. Their texts are read and cut into words outside of the transaction that writes the index."""
+"""Events per batch. Their texts are read and split into words outside the transaction that writes the index."""
 
 MAX_PAGE = 2_000
-"""Events of one batch where those before it changed no words, as while work is claimed and completed."""
+"""Events per batch if the previous one changed no words, as when work is claimed and completed."""
 
 MAX_PAGES = 200
 """Pages per run; the rest is left to the next run."""
@@ -30,24 +30,24 @@ TURN_SEC = 0.1
 """The length of a run while the queue is busy: a tenth of the time, with a run each second."""
 
 BUSY = 5
-"""Events that come during one batch and say that it is."""
+"""The queue counts as busy if this many events arrive during one batch."""
 
 
 BURST = 1_000
-"""Events a second that say that work should have the whole processor. A search looks through as many itself."""
+"""At this many events a second, work should have the whole processor. A search reads as many itself."""
 
 LATE_SEC = 5.0
-"""In a burst the index may be this far behind before a turn is taken all the same."""
+"""How far the index may fall behind in a burst before it is updated anyway."""
 
 
 async def elect(tx: Tx, _engine: Engine) -> Counts:
-    """One process at a time reads on."""
+    """One process at a time updates the index."""
     await tx.run("add_search_mark")
     return {}
 
 
 async def fill(engine: Engine) -> Counts:
-    """Put what is new in the log into the index."""
+    """Index the new events of the log."""
     newest, waits = await engine.store.read(functools.partial(_look, engine=engine))
     if waits:
         return {}
@@ -65,7 +65,7 @@ async def fill(engine: Engine) -> Counts:
 
 
 async def _look(tx: Tx, engine: Engine) -> tuple[int, bool]:
-    """The newest event, and whether a burst goes first: since the last look many came, and none is old."""
+    """The newest event, and whether a burst goes first: many events arrived since the last poll, and none is old."""
     newest, (seen, at) = await event_log.last(tx), engine.log_seen
     engine.log_seen = newest, tx.now
     if not at or newest - seen < BURST * max(1.0, tx.now - at):
@@ -75,7 +75,7 @@ async def _look(tx: Tx, engine: Engine) -> tuple[int, bool]:
 
 
 class _Turn:
-    """How long the index is filled before the work goes first again."""
+    """How long to update the index before work takes precedence again."""
 
     def __init__(self, store: Store, newest: int) -> None:
         self._store = store
@@ -83,7 +83,7 @@ class _Turn:
         self._newest = newest
 
     async def is_over(self) -> bool:
-        """Whether it has taken its time, and the log grows meanwhile."""
+        """Whether the time is up and the log is growing."""
         if time.perf_counter() < self._ends:
             return False
         before, self._newest = self._newest, await self._store.read(event_log.last)
@@ -91,7 +91,7 @@ class _Turn:
 
 
 async def _fill_page(engine: Engine, page: int) -> int | None:
-    """How many tasks were written; None where there is nothing more to read."""
+    """Index a batch; returns the number of tasks, or None if there is nothing more to read."""
     store = engine.store
     after = await store.read(index.read_mark)
     stretch = await event_log.settled(store, after, page)
@@ -99,10 +99,10 @@ async def _fill_page(engine: Engine, page: int) -> int | None:
     if last == after:
         return None
     texts = await store.read(functools.partial(changed_texts, after=after, stretch=stretch))
-    found = await asyncio.to_thread(lambda: [index.entry(row) for row in texts])  # others have their turn meanwhile
+    found = await asyncio.to_thread(lambda: [index.entry(row) for row in texts])  # lets other coroutines run
     return await store.run(functools.partial(index.write, after=after, last=last, found=found))
 
 
 async def changed_texts(tx: Tx, after: int, stretch: event_log.Stretch) -> Sequence[Row]:
-    """What the tasks are found by that this part of the log is about."""
+    """The index entries of the tasks in this part of the log."""
     return await index.read_texts(tx, await index.changed_tasks(tx, after, stretch))

@@ -1,4 +1,4 @@
-"""Which tasks are meant, as callers say it."""
+"""Filters of tasks, as callers state them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEVELS: dict[str, tuple[float | None, float | None]] = {
     "medium": (30.0, 60.0),
     "low": (60.0, None),
 }
-"""The priorities of each level: from one, and below another."""
+"""The priorities of each level: the lowest, and the first beyond it."""
 
 
 class TaskFilter(Fields):

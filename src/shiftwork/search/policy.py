@@ -1,6 +1,6 @@
-"""How a text becomes words, and when the words of a task match a search.
+"""Splits text into words, and decides when the words of a task match a search.
 
-Both databases are given words and no text, so that they find the same; and no search reaches their query languages.
+Both databases get words instead of text, so that they find the same tasks, and no search reaches their query languages.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from shiftwork.model.errors import InputError
 
 MAX_TERMS = 16
 MAX_WORDS = 2_000
-"""Different words of one task that are kept."""
+"""The most different words indexed per task."""
 
 MAX_WORD = 64
-"""Longer ones are found by their beginning."""
+"""Longer words are found by their beginning."""
 
 WHOLE_BELOW = 3
-"""A shorter word matches whole words alone: nearly every task has one that begins with a given letter."""
+"""A shorter word only matches whole words: nearly every task has one that begins with a given letter."""
 
 _WORD = re.compile(r"[^\W_]+")
 _ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
@@ -41,12 +41,12 @@ class Terms(NamedTuple):
 
     @property
     def tsquery(self) -> str:
-        """For PostgreSQL. A word has letters and digits alone, so that nothing in it is an operator."""
+        """The search for PostgreSQL. Words have only letters and digits, so none contains an operator."""
         return " & ".join(f"'{word}':*" if is_beginning(word) else f"'{word}'" for word in self.words)
 
     @property
     def fts5(self) -> str:
-        """For SQLite."""
+        """The search for SQLite."""
         return " AND ".join(f'"{word}"*' if is_beginning(word) else f'"{word}"' for word in self.words)
 
 
@@ -78,7 +78,7 @@ def words_of(texts: Iterable[str | None]) -> list[str]:
 
 
 def index_words(texts: Iterable[str | None], documents: Iterable[str | None]) -> list[str]:
-    """The words that a task is found by, each once and sorted; `documents` are JSON."""
+    """The indexed words of a task, each once and sorted; `documents` are JSON."""
     plain = [None if text is None else _ESCAPE.sub(" ", text) for text in documents]
     kept = dict.fromkeys(words_of([*texts, *plain]))
     return sorted(list(kept)[:MAX_WORDS])

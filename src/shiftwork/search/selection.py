@@ -1,4 +1,4 @@
-"""Which tasks a filter means: their ids a page at a time, and how many are in each state."""
+"""Selects the tasks that match a filter: a page of ids, or counts by state."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from shiftwork.search.policy import Terms, terms
 from shiftwork.store.store import Tx
 
 FEW_OPEN = 2_000
-"""At most this many unfinished tasks are read through for one page of them."""
+"""The most unfinished tasks to read for one page."""
 
 
 class Selection(NamedTuple):
-    """A filter as statements take it."""
+    """A filter as parameters of statements."""
 
     parameters: dict[str, Any]
     searched: bool
     lag: int
     is_open: bool
-    """Whether only states are asked for in which a task has not ended."""
+    """Whether all requested states are of unfinished tasks."""
 
     async def page(self, tx: Tx, after: str | None, count: int, *, newest: bool = False) -> list[str]:
-        """Ids behind one, in the order of their creation."""
+        """The ids after one, in order of creation."""
         given = {**self.parameters, "after": after, "count": count}
         order = "list_newest" if newest else "list"
         if self.searched:
@@ -41,7 +41,7 @@ class Selection(NamedTuple):
         return [row["id"] for row in rows]
 
     async def _few(self, tx: Tx) -> list[tuple[str]] | None:
-        """All tasks in these states where they are few: else those that ended are read to find them."""
+        """All tasks in these states, if they are few: otherwise finding them would read ended ones."""
         if not self.is_open:
             return None
         found = await tx.all(
@@ -53,14 +53,14 @@ class Selection(NamedTuple):
         return [(row["id"],) for row in found] if len(found) <= FEW_OPEN else None
 
     async def counts(self, tx: Tx) -> dict[str, int]:
-        """How many there are in each state."""
+        """The number of tasks in each state."""
         rows = await tx.all("count_found_tasks" if self.searched else "count_tasks", **self.parameters)
         found = {row["status"]: int(row["total"]) for row in rows}
         return {str(status): found[status] for status in STORED if status in found}
 
 
 class CheckedFilter(NamedTuple):
-    """A filter whose words were checked, before the store is asked anything."""
+    """Check a filter before the store is read."""
 
     where: TaskFilter
     statuses: list[str]
@@ -68,7 +68,7 @@ class CheckedFilter(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Whether nothing but states and a type is asked for, by which finished tasks are counted."""
+        """Whether the filter has only states and a type, by which finished tasks are counted."""
         return self.where == TaskFilter(status=self.where.status, type=self.where.type)
 
 
@@ -82,7 +82,7 @@ def checked(where: TaskFilter) -> CheckedFilter:
 
 
 async def select(tx: Tx, workspace: str, wanted: CheckedFilter, *, as_of: float | None = None) -> Selection:
-    """A filter as statements take it, with the tasks and the DAG that it names; of tasks created until a moment."""
+    """A filter as parameters of statements, with the tasks and the DAG that it names, up to a time of creation."""
     where = wanted.where
     parameters: dict[str, Any] = {
         "workspace": workspace,

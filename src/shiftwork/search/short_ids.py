@@ -10,11 +10,11 @@ from shiftwork.store.store import Tx
 
 MAX_LISTED = 10
 FRESH = 100_000
-"""Events behind the index that are looked through for ids: an id needs no text to be read."""
+"""The most events after the index to search for ids, which needs no text."""
 
 
 async def find(tx: Tx, workspace: str, reference: str) -> str | None:
-    """The task whose id ends so, or None. Asked only for what is neither an id nor a name of a task."""
+    """The task whose id ends with this text, or None. Call it only for text that is neither an id nor a name."""
     tail = ids.parse_short(reference)
     if tail is None:
         return None
@@ -39,7 +39,7 @@ def _ambiguous(reference: str, found: list[str]) -> AmbiguousId:
 
 
 async def _fresh(tx: Tx, workspace: str, tail: str) -> set[str]:
-    """Among tasks that are too new to be in the index."""
+    """Search the tasks that are not in the index yet."""
     newest = await event_log.last(tx)
     after = max(await index.read_mark(tx), newest - FRESH)
     if newest <= after:

@@ -73,7 +73,7 @@ class Deadline(Part, frozen=True):
 
 
 class FairShare(Part, frozen=True):
-    """Whose tasks alternate, and into how many shares their keys are hashed."""
+    """Which tasks alternate, and into how many shares their keys are hashed."""
 
     by: Annotated[str, Meta(max_length=MAX_NAME)] = "none"
     shares: Annotated[int, Meta(ge=1, le=64)] = 16

@@ -127,7 +127,9 @@ def _write_head(head: Head) -> bytes:
     rest = text.ljust(HEAD_BYTES - len(_first_line(b"")) - 1) + b"\n"
     whole = _first_line(rest) + rest
     if len(whole) != HEAD_BYTES:
-        raise SnapshotFailed(f"the header of the snapshot needs {len(text)} bytes, which is too much")
+        raise SnapshotFailed(
+            f"the header of the snapshot needs {len(text)} bytes, more than the {HEAD_BYTES} it can have"
+        )
     return whole
 
 

@@ -1,4 +1,4 @@
-"""Steps and effects as they are shown."""
+"""Steps and effects, as callers see them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from shiftwork.store.store import Row, Tx
 
 
 class StoredStep(NamedTuple):
-    """A result as it is stored: its JSON, or the artifact that holds it."""
+    """A stored result: its JSON, or the artifact that contains it."""
 
     result: str | None = None
     artifact: str | None = None
@@ -71,7 +71,7 @@ async def complete_step(
 
 
 async def _kept(call: Call, result: Any) -> StoredStep:
-    """The result as it is stored; a large one is uploaded before the transaction that refers to it."""
+    """Prepare a result for the store; a large one is uploaded before the transaction that refers to it."""
     bounds = await _bounds(call)
     text = check.to_json(result, bounds.step_bytes, bounds, "result")
     data = text.encode()
@@ -85,7 +85,7 @@ async def _kept(call: Call, result: Any) -> StoredStep:
 
 
 async def _whole(call: Call, step: Step) -> Step:
-    """The step with its result, also where an artifact holds it."""
+    """The step with its result, even if that is in an artifact."""
     if step.artifact is None:
         return step
     found = await transfer.read_bytes(call.engine, call.workspace, step.artifact)
@@ -225,11 +225,11 @@ async def keep(tx: Tx, engine: Engine, workspace: str, token: Token, name: str, 
 
 
 _FIRST = ("began_at", "done_at", "result", "artifact")
-"""What stays of a step that was done before."""
+"""Fields kept from a step that was done before."""
 
 
 async def _use(tx: Tx, caller: Caller, row: Row, step: dict[str, Any]) -> None:
-    """The artifact that holds the result is kept for as long as the task."""
+    """Keep the artifact of a result as long as the task."""
     if step["artifact"] is not None:
         held = await artifacts.hold(tx, row["workspace"], [step["artifact"]])
         artifacts.refuse_unknown(held, [step["artifact"]], "result")
@@ -265,7 +265,7 @@ def _blank(token: Token, name: str, place: int, now: float) -> dict[str, Any]:
 
 
 def _added(kept: Row | None, usage: Usage) -> dict[str, int]:
-    """What the step has cost in all, in this attempt and before."""
+    """The total cost of the step, in this attempt and before."""
     used = {"cost": micros(usage.cost_usd or 0), "tokens_in": usage.tokens_in, "tokens_out": usage.tokens_out}
     return {name: amount + (int(kept[name]) if kept is not None else 0) for name, amount in used.items()}
 

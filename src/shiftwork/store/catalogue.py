@@ -22,7 +22,7 @@ DERIVED = ("search_", "count_")
 """Name prefixes of tables that are derived from the others and are never copied."""
 
 DISTRUST_COUNTS = "update count_marks set whole = false, generation = generation + 1"
-"""For who writes rows that no event tells of: finished tasks are counted anew."""
+"""Run it after writing rows without events: finished tasks are then counted again."""
 
 SHARED_TABLES = frozenset({"workspaces", "meters", "meter_marks", "metric_snapshots"})
 """Tables that get rows as soon as a queue is opened and its maintenance jobs run, before it is used."""

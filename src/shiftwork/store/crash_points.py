@@ -1,7 +1,7 @@
 """Named points at which a test ends this process: around every commit, and around every write outside of the database.
 
-A point is `<operation>: before commit`, `<operation>: after commit`, or names the write. Nothing is done at one unless
-SHIFTWORK_CRASH_POINT names it, or a test has armed them: then the process kills itself there, as `kill -9` would.
+A point is `<operation>: before commit`, `<operation>: after commit`, or names the write. A point has no effect unless
+SHIFTWORK_CRASH_POINT names it or a test has armed it: then the process kills itself there, as `kill -9` would.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def refuse_network_file_system(path: Path, mounts: str | None = None) -> None:
 
 
 def file_system(path: Path, mounts: str) -> str | None:
-    """The type of the file system that holds `path`, from the kernel's table of mounts."""
+    """The type of the file system of `path`, from the kernel's table of mounts."""
     best, kind = -1, None
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
@@ -127,7 +127,7 @@ def turn_of(database: Path) -> Path:
 
 
 def _rights_of(database: Path) -> int:
-    """Anyone who may write the database must be able to take a turn, and no one else."""
+    """The permissions of the turn file: all who can write the database must be able to take a turn, and no one else."""
     try:
         return database.stat().st_mode & 0o666
     except OSError:

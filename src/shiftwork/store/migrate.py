@@ -128,7 +128,7 @@ def refuse_other(dialect: Dialect, done: Done) -> None:
 
 
 def is_same_schema(one: Done, other: Done) -> bool:
-    """Whether schemas match, ignoring contracts: what these remove is in no row that is copied."""
+    """Whether schemas match, ignoring contracts, since no copied row has anything that these remove."""
     return [m for m in one if needs(m[1]) is None] == [m for m in other if needs(m[1]) is None]
 
 
@@ -137,7 +137,7 @@ def refuse_unmigrated(needed: Sequence[Migration]) -> None:
     if needed and needed[0].number == sources()[0].number:
         raise StoreNeedsMigration(
             "there is no queue in this database yet",
-            hint="Check the address, or make a queue here with `shiftwork migrate` or the first submit.",
+            hint="Check the address, or create a queue here with `shiftwork migrate` or the first submit.",
         )
     if needed:
         raise StoreNeedsMigration(f"the database lacks migration {needed[0].title}")
@@ -150,7 +150,7 @@ def indexes(dialect: Dialect) -> dict[str, str]:
 
 
 def statements_of(text: str) -> list[str]:
-    """The single statements of a migration; a semicolon that ends none stands between `$$` only."""
+    """The single statements of a migration; a semicolon that does not end one is only allowed between `$$`."""
     bare = re.sub(r"--[^\n]*", "", text)
     return [part.strip() for part in _STATEMENT.findall(bare) if part.strip()]
 

@@ -50,7 +50,7 @@ async def open_store(
 
 
 async def _rested(store: SqliteStore | PostgresStore) -> Store:
-    """Before a restore, no heartbeat could arrive here: silence counts from then on, as after an outage."""
+    """Record a restore as an outage: no heartbeat could arrive here before, so silence counts from then on."""
     try:
         row = await store.read(lambda tx: tx.one("restored_at"))
     except BaseException:

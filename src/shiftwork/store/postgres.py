@@ -51,7 +51,7 @@ log = logging.getLogger("shiftwork.store")
 UNKNOWN = "It is unknown whether this was done; read the task before you try again."
 DEADLOCK_TRIES = 5
 RECONNECT_SEC = 10.0
-"""How long a verb that has not reached its commit is tried again while the server restarts or fails over."""
+"""How long a verb that has not reached its commit is retried while the server restarts or fails over."""
 
 BEGIN = "begin"
 BEGIN_READING = "begin isolation level repeatable read read only"
@@ -188,7 +188,7 @@ class PostgresStore:
                     raise StoreLocked(f"PostgreSQL: {says(error)}", hint="Try again.") from error
                 await asyncio.sleep(random.uniform(0, 0.01 * 2**deadlocks))
             except asyncpg.LockNotAvailableError:
-                pass  # it has given back the locks that it had, and waits again
+                pass  # it has released its locks, and waits again
             except PAUSED as error:
                 gone_since = gone_since or time.monotonic()
                 if self._closed or time.monotonic() - gone_since > RECONNECT_SEC:
@@ -249,7 +249,7 @@ class PostgresStore:
     @asynccontextmanager
     async def _committing(self, connection: Any, limit: asyncio.Timeout) -> AsyncIterator[float]:
         """Wrap a commit, with its time limit."""
-        # From here on running out of time must not be reported as "nothing was changed".
+        # From here on, a timeout must not be reported as "nothing was changed".
         left = max(0.01, (limit.when() or math.inf) - asyncio.get_running_loop().time())
         limit.reschedule(None)
         try:
@@ -280,7 +280,7 @@ class PostgresStore:
         return rows
 
     def _note_return(self) -> None:
-        """Record the outage: while the database was unreachable, agents could not be heard."""
+        """Record the outage: while the database was unreachable, no heartbeat could arrive."""
         if self._away_since is not None:
             self.stall_detector.forgive(Stall(self._away_since, self.now(), "the database was away"))
             self._away_since = None
@@ -428,7 +428,7 @@ class PostgresStore:
         try:
             await self._connections.return_spare()
             async with self._notices.side_connection() as connection:
-                # On another way, to a pooler or a server named for wake-ups, their process ids mean something else.
+                # Over another route, to a pooler or a separate server for wake-ups, process ids mean something else.
                 known = self._connections.in_use if self.direct_dsn == self.dsn else []
                 if await watch.look(connection, known):
                     self._doubted_at = passed()

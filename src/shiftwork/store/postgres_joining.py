@@ -22,7 +22,7 @@ from shiftwork.store.store import Verb
 
 T = TypeVar("T")
 MAX_PAYLOAD = 7900
-"""Characters; PostgreSQL takes 8,000 bytes."""
+"""The longest payload in characters; PostgreSQL accepts 8,000 bytes."""
 
 IDENTITY = "select pg_postmaster_start_time()::text as server, current_database()::text as database"
 """Identifies the server: no two were started in the same microsecond, and a copy counts as another server."""

@@ -1,7 +1,7 @@
-"""Tells other processes of a fleet about new work and ended tasks, by NOTIFY, and hears theirs, by LISTEN.
+"""Notifies other processes of a fleet of new work and ended tasks with NOTIFY, and receives theirs with LISTEN.
 
-A notice travels in the statement or the commit it is about where possible, else on a connection of its own.
-Losing one only delays work until the next poll.
+If possible, a notice is sent with its statement or commit, otherwise on a separate connection. Losing one only delays
+work until the next poll.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Notices:
         self._wakes: LocalWakes[int] = LocalWakes()
         self._ends: LocalWakes[str] = LocalWakes()
         self._instance = secrets.token_hex(4)
-        """Marks the notices of this process, which has no need to hear them."""
+        """Marks the notices of this process, which it ignores."""
         self._to_notify: set[int] = set()
         self._ends_to_notify: set[str] = set()
         self._notifier: asyncio.Task[None] | None = None

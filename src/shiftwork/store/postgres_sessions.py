@@ -5,7 +5,7 @@ statement but not yet its values, or the rows of a COPY: a process suspended or 
 locks forever. Other processes of the fleet end such a session. Nothing was changed; its process, if it returns,
 retries.
 
-Other long holders of locks, such as a migration or an open psql, are left alone and logged by the calls that wait.
+Other long holders of locks, such as a migration or an open psql, are left alone, and waiting calls log them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("shiftwork.store")
 NAME = "shiftwork"
 CLOSE_SEC = 2.0
 RESTED_SEC = 10.0
-"""After this long without an answer a connection is asked first: a network may have dropped it silently."""
+"""A connection without an answer for this long is checked before use: a network may have dropped it silently."""
 
 ANSWER_SEC = 5.0
 """A query that needs no lock and no disk is answered within this time, or never."""
@@ -57,8 +57,7 @@ UNHEARD = """
 select ours.pid, a.state_change from unnest($1::int[]) as ours(pid) left join pg_stat_activity a on a.pid = ours.pid
   and a.usename = current_user and a.application_name = current_setting('application_name')
 where a.pid is null or a.wait_event = 'ClientRead'"""
-"""Sessions of ours that the server has ended, or does not know since it is a new primary, and those that wait until we
-say more."""
+"""Our sessions that the server ended or, as a new primary, does not know, and those that wait for our next message."""
 
 END = "select count(*) from unnest($1::int[]) as silent(pid) where pg_terminate_backend(pid)"
 
@@ -91,8 +90,8 @@ class Session(asyncpg.Connection):
         """Begin a transaction together with the next statement, which saves a round trip.
 
         The driver cannot pipeline messages, so this bypasses it: without a Sync of its own, the server answers `begin`
-        together with what follows, and the driver skips an answer without rows. Only where
-        `postgres_shortcuts.can_begin_with_next` says so.
+        together with what follows, and the driver skips an answer without rows. Use it only if
+        `postgres_shortcuts.can_begin_with_next` allows it.
         """
         self._transport.write(unanswered(begin))  # type: ignore[attr-defined]  # the stubs do not show it
 
@@ -102,13 +101,13 @@ class Session(asyncpg.Connection):
 
 
 class SilentSessions:
-    """Compares each look with the previous one: a session that has not moved in between is silent."""
+    """Compares each check with the previous one: a session that has not changed in between is silent."""
 
     def __init__(self) -> None:
         self._waited: set[tuple[Any, ...]] = set()
 
     async def end(self, connection: Any) -> None:
-        """End the sessions that have not moved since the last look."""
+        """End the sessions that have not changed since the last check."""
         async with connection.transaction():  # outside of one a pooler may send each message to another server
             waiting = {tuple(row) for row in await connection.fetch(WAITING)}
             silent = sorted(pid for pid, *_ in waiting & self._waited)
@@ -119,17 +118,18 @@ class SilentSessions:
 
 
 class LostAnswers:
-    """Finds calls that wait for their server while it waits for them: a network has dropped what one of them said.
+    """Finds calls that wait for the server while it waits for them, because a network has dropped a message.
 
-    A call says the next thing as soon as it has the answer to the last. So if both stand at two looks where they stood,
-    nothing will come, and the call would end only at its time limit.
+    A call sends its next message as soon as it has the last answer. So if neither side changes between two checks,
+    nothing more will arrive, and the call would only end at its time limit.
     """
 
     def __init__(self) -> None:
         self._waited: set[tuple[Any, ...]] = set()
 
     async def end(self, connection: Any, in_use: Mapping[int, Any], answered: Mapping[int, float]) -> bool:
-        """End the sessions of such calls and close their connections, so that the calls begin anew; if any were.
+        """End the sessions of such calls and close their connections, so that the calls start again; returns whether
+        there were any.
 
         Connections are named by their sessions, each with the time of its last answer.
         """
@@ -144,7 +144,7 @@ class LostAnswers:
             with suppress(asyncpg.InterfaceError):  # its call has ended meanwhile
                 in_use[pid].terminate()
         if lost:
-            log.warning("a network lost what calls or their answers said; sessions that were closed: %s", lost)
+            log.warning("a network lost messages of calls; closed their sessions: %s", lost)
         return bool(lost)
 
 
@@ -155,7 +155,7 @@ class Waits:
         self._reported: set[tuple[Any, ...]] = set()
 
     async def tell(self, connection: Any, pids: list[int]) -> None:
-        """Log the sessions that have blocked these since the last look or longer."""
+        """Log the sessions that have blocked these since the last check or longer."""
         async with connection.transaction():
             found = {
                 (row["pid"], row["waitstart"], row["holder"]): row
@@ -175,27 +175,27 @@ class Waits:
 
 
 class SessionWatch:
-    """What a process sees when it looks at the sessions of its fleet, and does about it."""
+    """Checks the sessions of a process's fleet, and ends or logs the stuck ones."""
 
     def __init__(self) -> None:
         self._waits = Waits()
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Compare with nothing that was seen before."""
+        """Forget all earlier checks."""
         self._silent, self._lost = SilentSessions(), LostAnswers()
 
     async def pause(self) -> None:
-        """Until the next look. If this process itself stood still meanwhile, its own sessions look silent."""
+        """Wait until the next check. If this process itself was suspended meanwhile, its own sessions look silent."""
         began = passed()
         await asyncio.sleep(LOOK_EVERY_SEC)
         if passed() - began > 1.5 * LOOK_EVERY_SEC:
             self.begin_anew()
 
     async def look(self, connection: Any, in_use: Sequence[Any]) -> bool:
-        """Whether a network has lost what calls on the connections in use, or the answers to them, said."""
+        """Whether a network has lost messages or answers of calls on the connections in use."""
         sessions = {used.get_server_pid(): used for used in in_use}
-        answered = {pid: used.answered_at for pid, used in sessions.items()}  # a call may end before the answer is here
+        answered = {pid: used.answered_at for pid, used in sessions.items()}  # a call may end before the answer arrives
         await self._silent.end(connection)
         if not sessions:
             return False

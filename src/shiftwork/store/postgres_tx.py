@@ -231,12 +231,12 @@ def _sources(columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> tupl
 
 
 def _alike_sources(rows: AlikeRows) -> tuple[int | None, ...]:
-    """The same for rows of which it is known."""
+    """Like `_sources`, for rows that say which columns differ."""
     return tuple(rows.places[0] if place in rows.places else None for place in range(len(rows.row)))
 
 
 def _alike_values(statement: Statement, rows: AlikeRows) -> list[Any]:
-    """The same as `_values`."""
+    """Like `_values`, for rows that say which columns differ."""
     first, others = rows.places[0], rows.places[1:]
     kind = statement.columns[first].type
     values = list(rows.row)

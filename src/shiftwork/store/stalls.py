@@ -73,7 +73,7 @@ class StallDetector:
             self._compare()
 
     def rests_until(self, since: float, span: float) -> float:
-        """Until when an agent last heard of at `since` must not be considered dead; 0 if there is no reason to wait."""
+        """Until when an agent last heard from at `since` must not be considered dead; 0 if there is no reason to."""
         with self._lock:
             return silence.rests_until(self.stalls, since, span)
 

@@ -20,13 +20,13 @@ class ByColumn(tuple[Any, ...]):
 
 
 class AlikeRows:
-    """Rows of an insert that differ in one value only, which has one or several columns."""
+    """Rows to insert that differ in only one value, which is in one or several columns."""
 
     def __init__(self, row: tuple[Any, ...], places: Sequence[int], values: Sequence[Any]) -> None:
         self.row = row
-        """The first of them."""
+        """A row; its values at `places` are replaced."""
         self.places = places
-        """The columns with the value in which they differ, in ascending order."""
+        """The columns of the value that differs, in ascending order."""
         self.values = values
 
     def __len__(self) -> int:

@@ -9,8 +9,9 @@ import msgspec
 
 from shiftwork.engine import change
 from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.new_dags import DagFields
 from shiftwork.engine.prepare import Plans, Prepared, prepare
-from shiftwork.engine.submit import DagFields, ceiling, lanes_of, submit
+from shiftwork.engine.submit import ceiling, lanes_of, submit
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import check, ids
 from shiftwork.model.errors import NotFound, TooLarge

@@ -16,7 +16,7 @@ Signature = Literal["standard", "github", "slack"]
 DagEnd = Literal["completed", "failed", "cancelled"]
 FileChange = Literal["added", "changed", "removed"]
 Where = dict[Name, Any]
-"""Conditions by path in the facts (`payload.action`): a value, a list of possible values, or {"contains": text}."""
+"""Conditions by path in the cause (`payload.action`): a value, a list of possible values, or {"contains": text}."""
 
 
 class Cron(Fields, tag="cron", tag_field="kind"):

@@ -30,11 +30,11 @@ _INDEX_DIGITS = 9
 
 
 class Parameter(Fields):
-    """A value that a template needs: its path in the facts, and its default."""
+    """A value that a template needs: its path in the cause of the firing, and its default."""
 
     type: Literal["string", "number", "integer", "boolean", "object", "array"] = "string"
     source: Name | None = msgspec.field(default=None, name="from")
-    """Its path in the facts, such as `payload.pull_request.number`."""
+    """Its path in the cause, such as `payload.pull_request.number`."""
     default: Any = msgspec.UNSET
 
 
@@ -79,7 +79,7 @@ def samples(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
 
 
 def values(parameters: Mapping[str, Parameter], facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of each parameter: as given, otherwise from the facts, otherwise its default."""
+    """The value of each parameter: as given, otherwise from the cause, otherwise its default."""
     for name in given:
         if name not in parameters:
             raise InputError(f"there is no parameter {name!r}", where=f"parameters.{name}")
@@ -93,7 +93,7 @@ def _value(name: str, parameter: Parameter, facts: Mapping[str, Any], given: Map
     if found is MISSING and parameter.default is not msgspec.UNSET:
         return parameter.default
     if found is MISSING:
-        raise InputError(f"the facts have no {parameter.source}", where=f"parameters.{name}")
+        raise InputError(f"the cause of the firing has no {parameter.source}", where=f"parameters.{name}")
     return _check_type(name, parameter, found)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from shiftwork.engine import lease_policy
+from shiftwork.engine.new_dags import DagFields
 from shiftwork.engine.prepare import Prepared
 from shiftwork.engine.rows import TaskRow
-from shiftwork.engine.submit import DagFields, Origin, submit
+from shiftwork.engine.submit import Origin, submit
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.limits.rate_limits import Limits
 from shiftwork.model import ids

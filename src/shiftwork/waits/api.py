@@ -1,4 +1,4 @@
-"""Waits, signals and what people decide, as callers see them."""
+"""Waits, signals and people's decisions, as callers see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits, signals and decisions, as they are shown."""
+"""Waits, signals and decisions, as callers see them."""
 
 from __future__ import annotations
 

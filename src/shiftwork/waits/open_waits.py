@@ -1,6 +1,6 @@
 """Waiting for a time, a signal or a person without holding a slot; each wait has a name and keeps its answer.
 
-The task's row is locked before any of its waits is changed, and only an open wait ends: so each counts once in
+The task's row is locked before any of its waits is changed, and only an open wait ends, so that each counts once in
 `tasks.waiting`, like an edge. Waiters and senders of a signal lock its name before any row: the signal finds the wait,
 or the wait finds the signal.
 """
@@ -241,7 +241,7 @@ async def _root(tx: Tx, workspace: str, task_id: str) -> str:
         raise NotFound(f"there is no task {shown}", task_id=shown)
     (newest,) = await tx.all("lineage_states", items=[(row["root_id"],)])
     if newest["status"] in FINAL:
-        raise WrongState(f"task {shown} is {newest['status']} and cannot wait any more", task_id=shown)
+        raise WrongState(f"task {shown} is {newest['status']} and can no longer wait", task_id=shown)
     return str(row["root_id"])
 
 

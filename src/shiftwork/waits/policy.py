@@ -1,4 +1,4 @@
-"""Which tasks need approval before they run, which revision the approval is for, and how a stored wait is read."""
+"""Decides which tasks need approval before they run and for which revision, and reads stored waits."""
 
 from __future__ import annotations
 
