@@ -12,7 +12,7 @@ import msgspec
 
 from shiftwork import Assignment, Queue, views
 from shiftwork.snapshots.snapshot_folder import SnapshotFolder
-from shiftwork.store.postgres_opening import split_url
+from shiftwork.store.postgres_open import split_url
 
 
 async def take(queue: Queue, agent: str = "worker", **options: Any) -> Assignment:
