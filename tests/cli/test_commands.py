@@ -552,8 +552,8 @@ def test_work_passes_its_options_to_the_worker(terminal: Terminal, monkeypatch: 
         return 3
 
     package = ModuleType("shiftwork.worker")
-    package.command = SimpleNamespace(run=run)  # type: ignore[attr-defined]  # a module made up here
-    package.summing = SimpleNamespace()  # type: ignore[attr-defined]  # likewise
+    package.load_worker = SimpleNamespace(run=run)  # type: ignore[attr-defined]  # a module made up here
+    package.run_summary = SimpleNamespace()  # type: ignore[attr-defined]  # likewise
     monkeypatch.setitem(sys.modules, "shiftwork.worker", package)
     assert terminal.run("work", "app:worker", "--processes", "2", "--concurrency", "5", "--until-idle", "-q").code == 3
     expected = {"url": terminal.url, "runtime_id": None, "processes": 2, "concurrency": 5, "until_idle": True}

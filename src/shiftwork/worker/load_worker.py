@@ -211,10 +211,6 @@ def main() -> int:
         return 1
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def run_through_exits(runner: asyncio.Runner, main: Coroutine[Any, Any, T]) -> T:
     """Like `runner.run`, but resumes the loop when a handler's task has broken out of it.
 
@@ -244,3 +240,7 @@ def _is_over(main_task: asyncio.Task[Any]) -> bool:
     """
     listens = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     return main_task.done() or main_task.cancelling() > 0 or not listens
+
+
+if __name__ == "__main__":
+    sys.exit(main())
