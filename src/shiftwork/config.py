@@ -95,19 +95,19 @@ def _read_token(file: Chosen | None) -> Chosen | None:
     return Chosen(secret, f"{file.value} ({file.source})")
 
 
-def nearest(folder: Path | None = None) -> Path | None:
-    """The `shiftwork.toml` of this folder, or else of the nearest above it."""
+def nearest() -> Path | None:
+    """The `shiftwork.toml` of the current folder, or else of the nearest above it."""
     try:
-        here = folder or Path.cwd()
+        here = Path.cwd()
     except FileNotFoundError:  # the folder this runs in was removed; an address may still be given
         return None
     found = (each / FILE for each in (here, *here.parents))
     return next((path for path in found if os.path.isfile(path)), None)  # noqa: PTH113  # a folder may be closed to us
 
 
-def found_file(folder: Path | None = None) -> ConfigFile | None:
-    """What the nearest file says, from this folder upward."""
-    path = nearest(folder)
+def found_file() -> ConfigFile | None:
+    """What the nearest file says, from the current folder upward."""
+    path = nearest()
     if path is None:
         return None
     try:
