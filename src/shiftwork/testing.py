@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shiftwork.maintenance.loop import run_once
+from shiftwork.maintenance.loop import run_work
 from shiftwork.model import times
 from shiftwork.model.task import Task
 from shiftwork.model.times import Duration
@@ -25,9 +25,9 @@ class MovedClock:
 
 
 async def pass_time(queue: Queue, clock: MovedClock, seconds: Duration) -> dict[str, dict[str, int]]:
-    """Move the clock and run every maintenance job once; what they did."""
+    """Move the clock and run the maintenance jobs that have work or are due; what they did."""
     clock.advance(seconds)
-    return await run_once(queue.engine, force=True)
+    return await run_work(queue.engine)
 
 
 async def run_until_idle(worker: Worker, queue: Queue, *, clock: MovedClock | None = None) -> Summary:

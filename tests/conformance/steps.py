@@ -11,8 +11,10 @@ import asyncpg
 import msgspec
 
 from shiftwork import Assignment, Queue, views
+from shiftwork.maintenance.loop import run_once
 from shiftwork.snapshots.snapshot_folder import SnapshotFolder
 from shiftwork.store.postgres_opening import split_url
+from shiftwork.testing import MovedClock
 
 
 async def take(queue: Queue, agent: str = "worker", **options: Any) -> Assignment:
@@ -30,6 +32,12 @@ async def finish(queue: Queue, agent: str = "worker", data: Any = None) -> str:
     assignment = await take(queue, agent)
     await queue.complete(assignment.token, data, decision_report=REPORT)
     return assignment.id
+
+
+async def pass_time_exactly(queue: Queue, clock: MovedClock, seconds: float) -> dict[str, dict[str, int]]:
+    """Move the clock and run every job, also those that are not due yet: a limit is seen at its exact moment."""
+    clock.advance(seconds)
+    return await run_once(queue.engine, force=True)
 
 
 async def states(queue: Queue, task_id: str) -> list[str]:

@@ -12,7 +12,8 @@ from shiftwork.maintenance.loop import ErrorThrottle, run_once
 from shiftwork.maintenance.write_probe import ProcessHeartbeat
 from shiftwork.model.errors import VersionConflict
 from shiftwork.model.silence import Stall
-from shiftwork.testing import MovedClock, pass_time
+from shiftwork.testing import MovedClock
+from tests.conformance.steps import pass_time_exactly
 from tests.worker.steps import until
 
 NO_CHANCE = {"jitter": False, "initial_delay_sec": 7}
@@ -20,7 +21,7 @@ NO_CHANCE = {"jitter": False, "initial_delay_sec": 7}
 
 async def settle(queue: Queue, clock: MovedClock) -> None:
     """Every job has just run: by their periods none is due for a while."""
-    await pass_time(queue, clock, 1)
+    await pass_time_exactly(queue, clock, 1)
 
 
 async def test_retry_is_claimable_when_its_delay_has_passed(queue: Queue, clock: MovedClock) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from shiftwork import Assignment, Queue
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import events_named, sql, take
+from tests.conformance.steps import events_named, pass_time_exactly, sql, take
 
 LOW, MEDIUM, HIGH = 70, 50, 20
 
@@ -104,7 +104,7 @@ async def test_preemption_is_off_by_default(queue: Queue, clock: MovedClock) -> 
     await urge(queue, clock)
     assert await emitted(queue, held) == ["continue"]
     await queue.settings.set("deadline.preempt_running", value=True, type="code")
-    await pass_time(queue, clock, 2)
+    await pass_time_exactly(queue, clock, 2)
     assert await emitted(queue, held) == ["yield"]
 
 

@@ -19,8 +19,8 @@ from shiftwork.notifications import deliveries
 from shiftwork.notifications.policy import DeliveryOutcome
 from shiftwork.operation.declare import operations
 from shiftwork.store.store import Verb
-from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import dead_letter, everything, give_folder, submit_dag
+from shiftwork.testing import MovedClock
+from tests.conformance.steps import dead_letter, everything, give_folder, pass_time_exactly, submit_dag
 
 T = TypeVar("T")
 DAY = 86_400.0
@@ -413,9 +413,9 @@ async def test_failed_request_leaves_no_key(queue: Queue) -> None:
 
 async def test_request_key_is_kept_for_a_day(queue: Queue, clock: MovedClock) -> None:
     first = await keyed(queue).submit(type="code")
-    assert (await pass_time(queue, clock, DAY - 1)).get("retention") is None
+    assert (await pass_time_exactly(queue, clock, DAY - 1)).get("retention") is None
     assert await keyed(queue).submit(type="code") == first
-    assert (await pass_time(queue, clock, 1))["retention"] == {"replies": 1}
+    assert (await pass_time_exactly(queue, clock, 1))["retention"] == {"replies": 1}
     assert (await everything(queue))["replies"] == []
     assert (await keyed(queue).submit(type="code")).id != first.id
 
