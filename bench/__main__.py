@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench import faults, growth, latency, report, retained, serving, starvation, throughput, watching, witness
 from bench.stores import Place, PostgresPlace, SqlitePlace, machine
-from shiftwork.worker.command import run_fast
+from shiftwork.worker.load_worker import run_fast
 
 PLACES: dict[str, Callable[[], Place]] = {"sqlite": SqlitePlace, "postgres": PostgresPlace}
 LIMITS = Path(__file__).with_name("limits.json")

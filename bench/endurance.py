@@ -24,7 +24,7 @@ from typing import Any
 
 from bench.stores import SERVER
 from shiftwork.cli import main as command_line
-from shiftwork.cli.proving import WORDS
+from shiftwork.cli.prove_commands import WORDS
 from shiftwork.prove.faults import FAULTS
 from shiftwork.prove.ledger import WRONG
 from tests.services import Postgres

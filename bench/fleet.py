@@ -12,7 +12,7 @@ from bench.processor import TICKS
 from shiftwork import Queue
 from shiftwork.engine.lanes import TARGETED
 from shiftwork.store.store import Tx
-from shiftwork.worker.child import Start
+from shiftwork.worker.child_process import Start
 
 PATIENCE_SEC = 300.0
 ROOT = Path(__file__).resolve().parents[1]

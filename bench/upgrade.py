@@ -16,7 +16,7 @@ import asyncpg
 
 from bench.stores import SERVER
 from shiftwork.store import migrate
-from shiftwork.store.opening import open_store
+from shiftwork.store.open_store import open_store
 from tests.services import Postgres
 
 FILL = (

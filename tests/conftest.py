@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.store.opening import open_store
+from shiftwork.store.open_store import open_store
 from shiftwork.testing import MovedClock
 from tests.services import Databases, Migrated, shared
 from tests.services import redis as redis_server

@@ -16,7 +16,7 @@ MAX_LINES_OF_A_FILE = 600
 MAX_LINES_OF_A_FUNCTION = 60
 
 # Files that any feature may have; each other name stands for one file, so that a search finds it.
-SHARED_NAMES = {"__init__", "__main__", "api", "cli", "maintenance", "model", "operations", "policy"}
+SHARED_NAMES = {"__init__", "__main__", "api", "maintenance", "model", "operations", "policy"}
 
 # Exact versions are in constraints.txt; from where they come is the business of anyone who installs them.
 # (Each pattern is written so that it does not match itself.)

@@ -43,7 +43,8 @@ INSTEAD = {
     r"\bnoqa: A002\b": "nothing: the rule is off",
     r"\b(tell_completed|complete_lone|know_lone|may_be_lone|lone_ends)\b": "log_completed, complete_plain_many ...",
     r"\b(ShortWay|short_way|for_the_dead|of_the_dead|let_others|told_by_others)\b": "FastPath, yield_to_loop ...",
-    r"\bstore\.hearing\b|\bworker\.outliving\b|\b(add|finish|list)_dut(y|ies)\b": "stalls, keep_running, jobs",
+    r"\b(read_books|printed_aside|Replacing|share_policy|call_facts)\b": "stored totals, reserved_stdout, BelowMinimum",
+    r"\bstore\.hearing\b|\bworker\.outliving\b|\b(add|finish|list)_dut(y|ies)\b": "stalls, run_through_exits, jobs",
 }
 
 PLAIN = {

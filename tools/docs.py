@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shiftwork.cli import main as cli
-from shiftwork.cli.codes import MEANING as EXIT_CODES
+from shiftwork.cli.exit_codes import MEANING as EXIT_CODES
 from shiftwork.cli.shell import common_options
 from shiftwork.model import reasons
 from shiftwork.model.errors import all_errors

@@ -14,7 +14,7 @@ from shiftwork.access.operations import find_token
 from shiftwork.artifacts.connect import open_blob_store
 from shiftwork.databases.late_store import LateStore
 from shiftwork.databases.map_file import DatabaseMap, is_map, read_map
-from shiftwork.databases.routed import RoutedCall
+from shiftwork.databases.routed_executor import RoutedCall
 from shiftwork.databases.routes import Routes
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.participants import PARTICIPANTS
@@ -29,7 +29,7 @@ from shiftwork.operation.shared import Shared
 from shiftwork.settings.cache import check_workspace
 from shiftwork.snapshots.snapshot_folder import open_folder
 from shiftwork.store import crash_points
-from shiftwork.store.opening import open_store
+from shiftwork.store.open_store import open_store
 from shiftwork.store.store import Clock, Store
 
 PRIVATE_SINKS = "SHIFTWORK_PRIVATE_SINKS"

@@ -28,7 +28,7 @@ from google.protobuf.struct_pb2 import Value
 from shiftwork import AnyQueue
 from shiftwork.a2a.a2a_server import CARD_PATH, Options, app_of
 from shiftwork.wire.http_server import HttpServer
-from shiftwork.wire.listening import address, listen
+from shiftwork.wire.listen_socket import address, listen
 
 PATIENCE_SEC = 60
 CARD = {

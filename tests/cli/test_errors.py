@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import pytest
 
-from shiftwork.cli.codes import MEANING, ExitCode, code_of
+from shiftwork.cli.exit_codes import MEANING, ExitCode, code_of
 from shiftwork.model.errors import all_errors
 from tests.cli.terminal import Terminal
 

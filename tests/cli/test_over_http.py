@@ -127,7 +127,7 @@ def test_work_passes_its_token_on(guarded: Remote, monkeypatch: pytest.MonkeyPat
         data.update(options, target=target, token=os.environ["SHIFTWORK_TOKEN"])
         return 0
 
-    monkeypatch.setattr("shiftwork.worker.command.run", run)
+    monkeypatch.setattr("shiftwork.worker.load_worker.run", run)
     monkeypatch.setenv("SHIFTWORK_TOKEN", "")
     assert guarded.run("work", "app:worker", "--token", "sw_secret").code == 0
     assert (data["url"], data["token"]) == (guarded.server, "sw_secret")

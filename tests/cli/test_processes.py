@@ -270,7 +270,7 @@ import signal, sys
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "shiftwork.cli.working":
+        if name == "shiftwork.cli.claim_commands":
             signal.raise_signal(signal.SIGINT)
 
 sys.meta_path.insert(0, Finder())

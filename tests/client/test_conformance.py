@@ -13,7 +13,7 @@ from shiftwork.engine.engine import Engine
 from shiftwork.server.serve import Server
 from shiftwork.server.state import ServerState
 from shiftwork.testing import MovedClock
-from shiftwork.wire.listening import listen
+from shiftwork.wire.listen_socket import listen
 from tests.conformance.conftest import *  # noqa: F403  # the same queue under each profile
 
 SUITES = [

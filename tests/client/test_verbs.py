@@ -14,7 +14,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_http_library_is_loaded_when_a_client_is_opened() -> None:
-    done = run("import sys, shiftwork.worker.command, shiftwork.client; sys.exit('aiohttp' in sys.modules)")
+    done = run("import sys, shiftwork.worker.load_worker, shiftwork.client; sys.exit('aiohttp' in sys.modules)")
     assert done.returncode == 0, done.stderr
 
 

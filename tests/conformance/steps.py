@@ -13,7 +13,7 @@ import msgspec
 from shiftwork import Assignment, Queue, views
 from shiftwork.maintenance.loop import run_once
 from shiftwork.snapshots.snapshot_folder import SnapshotFolder
-from shiftwork.store.postgres_opening import split_url
+from shiftwork.store.postgres_open import split_url
 from shiftwork.testing import MovedClock
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from shiftwork import Queue
-from shiftwork.fairness import share_policy
+from shiftwork.fairness import policy
 from shiftwork.model.errors import InputError
 from shiftwork.settings.model import FairShare
 from shiftwork.testing import MovedClock, pass_time
@@ -40,9 +40,7 @@ async def test_one_task_behind_a_flood_waits_one_turn(queue: Queue, clock: Moved
 async def test_each_share_gets_equal_turns_regardless_of_backlog(queue: Queue) -> None:
     await share_by(queue, "created_by")
     names = ["alice", "bob", "carol"]
-    assert (
-        len({share_policy.share_of(FairShare(by="created_by", shares=SHARES), name, None, []) for name in names}) == 3
-    )
+    assert len({policy.share_of(FairShare(by="created_by", shares=SHARES), name, None, []) for name in names}) == 3
     for name, count in zip(names, (FLOOD, 20, 20), strict=True):
         await flood(queue, count, created_by=name)
     handed = await authors(queue, 60)

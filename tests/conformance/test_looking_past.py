@@ -9,7 +9,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.engine import lanes
 from shiftwork.engine.claim_requests import Wanted, for_agent
-from shiftwork.engine.scan import CHUNK, MAX_ROWS
+from shiftwork.engine.lane_scan import CHUNK, MAX_ROWS
 from shiftwork.store.store import Row, Verb
 from shiftwork.testing import MovedClock
 from tests.conformance.test_unused import Heard

@@ -11,7 +11,7 @@ from shiftwork.maintenance import loop
 from shiftwork.maintenance.loop import ErrorThrottle, run_once
 from shiftwork.maintenance.write_probe import ProcessHeartbeat
 from shiftwork.model.errors import VersionConflict
-from shiftwork.model.silence import Stall
+from shiftwork.model.heartbeat_grace import Stall
 from shiftwork.testing import MovedClock
 from tests.conformance.steps import pass_time_exactly
 from tests.worker.steps import until

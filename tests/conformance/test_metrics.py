@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.maintenance import loop, rotation
+from shiftwork.maintenance import loop, model
 from shiftwork.model.reports import Completion
 from shiftwork.observe import metrics as measuring
 from shiftwork.observe.metric_catalogue import BUCKETS, MAX_SERIES, METRICS
@@ -324,7 +324,7 @@ async def test_metrics_are_calculated_every_thirty_seconds(coscientist: Queue, c
 async def test_many_workspaces_are_measured_in_turn(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rotation, "MAX_COUNT", 2)
+    monkeypatch.setattr(model, "MAX_COUNT", 2)
     places = [queue, queue.in_workspace("second"), queue.in_workspace("third")]
     for place in places:
         await place.submit(type="code")

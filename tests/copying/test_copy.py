@@ -16,7 +16,7 @@ from shiftwork.snapshots import copy as copying
 from shiftwork.snapshots.copy import checksum, copy
 from shiftwork.snapshots.row_batches import BATCH_BYTES, MAX_COUNT, MIN_COUNT, BatchSize
 from shiftwork.store.catalogue import DERIVED, OF_THE_STORE, tables
-from shiftwork.store.opening import open_store
+from shiftwork.store.open_store import open_store
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import change, finish, ids_in_order, sql, take
 from tests.copying.filling import FILLED, fill

@@ -17,7 +17,7 @@ from shiftwork.model.errors import (
     SnapshotsUnavailable,
     StoreNotEmpty,
 )
-from shiftwork.snapshots import endpoints, snapshot_file
+from shiftwork.snapshots import copy, snapshot_file
 from shiftwork.snapshots.copy import checksum, restore, save
 from shiftwork.snapshots.row_batches import Digest
 from shiftwork.testing import MovedClock
@@ -245,7 +245,7 @@ async def test_unwritable_snapshot_path_fails_without_leftovers(queue: Queue, tm
 
 async def test_full_disk_fails_the_snapshot_without_leftovers(queue: Queue) -> None:
     """A device that is always full."""
-    async with endpoints.reading(queue.url) as source:
+    async with copy.reading(queue.url) as source:
         with pytest.raises(SnapshotFailed):
             await snapshot_file.write(source, Path("/dev/full/a.snapshot"), 0.0)
 

@@ -19,12 +19,12 @@ VERBS = {
 }  # fmt: skip
 AROUND = {
     "agents/presence.py",
-    *(f"artifacts/{name}.py" for name in ("blob_folder", "bucket", "checked_read", "maintenance", "spool", "transfer")),
-    "compat/external/claim_folder.py",
+    *(f"artifacts/{name}.py" for name in ("blob_folder", "bucket", "maintenance", "spool", "transfer")),
+    "compat/external/folder_claims.py",
     "compat/external/loki_folder.py",
     *(f"engine/{name}.py" for name in ("claim_requests", "claim_waiters", "coalesce", "event_log", "event_waiters")),
     *(f"engine/{name}.py" for name in ("prepare", "result_waiters")),
-    *(f"notifications/{name}.py" for name in ("dial", "mail", "maintenance", "public_url", "sender", "services")),
+    *(f"notifications/{name}.py" for name in ("apprise_sinks", "dial", "mail", "maintenance", "public_url", "sender")),
     *(f"notifications/{name}.py" for name in ("slack_actions", "webhooks")),
     *(f"observe/{name}.py" for name in ("kept_counts", "maintenance", "metrics_cache")),
     *(f"snapshots/{name}.py" for name in ("row_batches", "copy", "maintenance", "postgres_copy")),

@@ -20,7 +20,7 @@ from shiftwork.mcp.mcp_session import McpSession
 from shiftwork.mcp.sdk_server import build
 from shiftwork.mcp.tool_calls import ERROR
 from shiftwork.wire.http_server import HttpServer
-from shiftwork.wire.listening import listen
+from shiftwork.wire.listen_socket import listen
 
 PATIENCE_SEC = 60
 MODES = ("legacy", "auto")

@@ -9,7 +9,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.model.errors import OperationTimeout, StoreReadOnly, StoreUnavailable
-from shiftwork.store import postgres_notices
+from shiftwork.store import postgres_notify
 from shiftwork.store.postgres import PostgresStore
 from shiftwork.store.postgres_clock import DatabaseClock
 from shiftwork.store.postgres_errors import translate
@@ -147,7 +147,7 @@ async def test_refused_notification_does_not_refuse_the_submit(
             return await execute(self, query, *values, **options)
 
         monkeypatch.setattr(Session, "execute", full)
-        monkeypatch.setattr(postgres_notices, "IDLE_SEC", 0.0)
+        monkeypatch.setattr(postgres_notify, "IDLE_SEC", 0.0)
         await until(queue.engine.store._notices.is_quiet)  # type: ignore[attr-defined]  # of this store
         made = await queue.submit(type="code")
         assert len(refused) == 1

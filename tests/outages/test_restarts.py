@@ -17,7 +17,7 @@ import pytest
 
 from shiftwork import Assignment, Queue
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreDamaged, StoreReadOnly, StoreUnavailable
-from shiftwork.store import postgres_notices
+from shiftwork.store import postgres_notify
 from shiftwork.testing import MovedClock, pass_time
 from tests.races.fleet import handles, hire, stranded
 from tests.server import processes
@@ -230,8 +230,8 @@ async def test_waiting_claim_is_woken_after_the_server_returned(server: Postgres
 async def test_lost_and_restored_listening_is_logged_once(
     server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(postgres_notices, "LISTEN_AGAIN_SEC", 0.01)
-    monkeypatch.setattr(postgres_notices, "LISTEN_AGAIN_MAX_SEC", 0.02)
+    monkeypatch.setattr(postgres_notify, "LISTEN_AGAIN_SEC", 0.01)
+    monkeypatch.setattr(postgres_notify, "LISTEN_AGAIN_MAX_SEC", 0.02)
     caplog.set_level("INFO", "shiftwork.store")
 
     def said() -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.maintenance.loop import run_once
-from shiftwork.store import postgres_opening, postgres_sessions
+from shiftwork.store import postgres_open, postgres_sessions
 from shiftwork.store.store import Tx
 from tests.worker.steps import until
 
@@ -121,8 +121,8 @@ async def test_call_that_waits_long_for_a_lock_gives_back_those_it_has(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a session whose process is not heard any more would hold them while it waits, and then as long again."""
-    assert "lock_timeout" in postgres_opening.SESSION
-    monkeypatch.setitem(postgres_opening.SESSION, "lock_timeout", "300ms")
+    assert "lock_timeout" in postgres_open.SESSION
+    monkeypatch.setitem(postgres_open.SESSION, "lock_timeout", "300ms")
     stranger = await asyncpg.connect(postgres_url, server_settings={"application_name": "psql"})
     await stranger.execute("select pg_advisory_lock(hashtextextended('second', 0))")
 

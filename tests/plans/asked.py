@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import apsw
 import asyncpg
 
-from shiftwork.engine.merge import START
+from shiftwork.engine.lane_merge import START
 from shiftwork.store import postgres as store
 from shiftwork.store import postgres_tx, statements
-from shiftwork.store.postgres_opening import SET_LOCAL
+from shiftwork.store.postgres_open import SET_LOCAL
 from shiftwork.store.sqlite_tx import SqliteTx
 
 NOW = 1_765_800_000.0

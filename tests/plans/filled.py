@@ -8,7 +8,7 @@ import apsw
 import asyncpg
 
 from shiftwork import Queue
-from shiftwork.store.postgres_growth import tell_planner
+from shiftwork.store.postgres_statistics import tell_planner
 from tests.plans.asked import Hot, explain, explain_prepared, plan_of, prepare, read_of, steps
 
 MessageBuffer = dict[str, str]

@@ -7,9 +7,9 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
+from shiftwork.engine.lane_merge import START
 from shiftwork.engine.lanes import TARGETED
-from shiftwork.engine.merge import START
-from shiftwork.store.postgres_growth import tell_planner
+from shiftwork.store.postgres_statistics import tell_planner
 from tests.plans import backlog
 from tests.plans.asked import CLAIM, NOW, PLACE, Hot, explain, explain_prepared, prepare, read_of
 from tests.plans.backlog import DEEP_LANE, LANES, WHOLE_DAG, uuid

@@ -7,8 +7,8 @@ from typing import Any
 import apsw
 
 from shiftwork import Queue
+from shiftwork.engine.lane_merge import START
 from shiftwork.engine.lanes import TARGETED
-from shiftwork.engine.merge import START
 from tests.plans.asked import AGENTS, CLAIM, NOW, PLACE, plan_of, steps
 from tests.plans.filled import sqlite, undone, uuid
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shiftwork import Queue
-from shiftwork.store.opening import open_store
+from shiftwork.store.open_store import open_store
 from shiftwork.testing import MovedClock
 from tests.conformance.conftest import *  # noqa: F403  # the same queue under each profile
 from tests.services import Databases

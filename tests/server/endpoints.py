@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from shiftwork import Assignment, Queue
-from shiftwork.batches import gathering
+from shiftwork.batches import batch_claims
 from shiftwork.server.endpoint import Endpoint
 from shiftwork.server.routes import ENDPOINTS
 from tests.conformance.steps import dead_letter, give_folder
@@ -448,7 +448,7 @@ async def _batch(queue: Queue) -> Call:
     engine, workspace = queue.engine, queue.workspace
     request = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
     await queue.submit(type="ask", payload={"provider": "openai", "request": request}, urgency="batch")
-    await engine.store.run(lambda tx: gathering.gather(tx, engine, workspace, "openai"))
+    await engine.store.run(lambda tx: batch_claims.gather(tx, engine, workspace, "openai"))
     return Call({"batch_id": (await queue.batches.list())[0].id})
 
 

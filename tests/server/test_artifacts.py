@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from shiftwork.server import reading
+from shiftwork.server import request_parsing
 from shiftwork.wire import protocol
 from tests.server import processes, raw
 from tests.server.endpoints import held
@@ -226,7 +226,7 @@ async def test_aborted_upload_leaves_no_file(api: Running) -> None:
 
 
 async def test_stalled_upload_is_refused(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_BODY_SEC", 0.01)
+    monkeypatch.setattr(request_parsing, "MAX_BODY_SEC", 0.01)
     async with raw.line(api.url) as line:
         line.send(f"PUT {at(b'x')} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nxx".encode())
         found = await line.answer()

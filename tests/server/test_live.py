@@ -487,7 +487,7 @@ async def test_invalid_query_is_refused_by_name(api: Running) -> None:
 
 
 async def test_connections_over_the_maximum_are_refused_until_one_closes(api: Running) -> None:
-    api.state.hub.shares.most = 2
+    api.state.hub.stream_limit.most = 2
     async with everything(api):
         async with everything(api):
             async with connect(api.http, api.url) as third:

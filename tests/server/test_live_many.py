@@ -15,7 +15,8 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.engine import event_log
-from shiftwork.server import hub, live, sockets
+from shiftwork.server import hub, sockets
+from shiftwork.server.routes import live
 from shiftwork.store.store import Store, Tx
 from tests.races.fleet import handles
 from tests.server.crowd import send_to_subscribers

@@ -8,7 +8,8 @@ import aiohttp
 import pytest
 
 from shiftwork import Queue
-from shiftwork.server import hub, live, reading
+from shiftwork.server import hub, request_parsing
+from shiftwork.server.routes import live
 from tests.server import raw
 from tests.server.running import Running, running
 from tests.server.watching import Lines, follow
@@ -105,7 +106,7 @@ async def test_cursor_beyond_the_end_of_the_log_is_refused(api: Running) -> None
 
 
 async def test_slow_body_of_an_event_request_is_refused(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_BODY_SEC", 0.01)
+    monkeypatch.setattr(request_parsing, "MAX_BODY_SEC", 0.01)
     async with raw.line(api.url) as line:
         line.send(b"GET /api/events?wait_sec=25 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n")
         reply = await line.answer()

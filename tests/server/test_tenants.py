@@ -77,7 +77,7 @@ async def test_server_wide_settings_require_the_server_scope(guarded: Running, c
 
 
 async def test_token_has_a_limited_share_of_streams(guarded: Running) -> None:
-    guarded.state.hub.shares.most = 8
+    guarded.state.hub.stream_limit.most = 8
     queue = guarded.state.queue
     greedy, sibling = await token(queue, "read"), await token(queue, "read")
     other = await token(queue.in_workspace("b"), "read")

@@ -56,7 +56,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read again every second is read once: that is in a transaction, and the long way follows."""
     monkeypatch.setattr("shiftwork.settings.cache.FRESH_SEC", 600.0)
     monkeypatch.setattr("shiftwork.budgets.allocator.FRESH_SEC", 600.0)
-    monkeypatch.setattr("shiftwork.engine.fast_path.REST_SEC", 600.0)
+    monkeypatch.setattr("shiftwork.engine.engine.REST_SEC", 600.0)
 
 
 async def work_off_one(queue: Queue, **task: Any) -> None:

@@ -12,8 +12,8 @@ from shiftwork.snapshots.copy import copy
 from shiftwork.store import postgres as store
 from shiftwork.store import statements
 from shiftwork.store.catalogue import tables
-from shiftwork.store.postgres_growth import tell_planner
-from shiftwork.store.postgres_shortcuts import reach_of
+from shiftwork.store.postgres_driver_internals import reach_of
+from shiftwork.store.postgres_statistics import tell_planner
 from tests.plans.asked import NOW, Hot, explain_prepared, prepare, read_of
 from tests.worker.steps import until
 

@@ -8,7 +8,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.model.reports import Completion
 from shiftwork.settings import cache
-from shiftwork.store import postgres_notices
+from shiftwork.store import postgres_notify
 from shiftwork.store.postgres_schema import channels
 from tests.services.postgres import Databases
 from tests.worker.steps import until
@@ -109,7 +109,7 @@ async def test_batch_of_tasks_is_one_statement(postgres_url: str, sent: list[str
 async def test_idle_submit_notifies_in_its_only_statement(
     postgres_url: str, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_notices, "IDLE_SEC", 0.0)
+    monkeypatch.setattr(postgres_notify, "IDLE_SEC", 0.0)
     heard: list[object] = []
     listener = await asyncpg.connect(postgres_url)
     await listener.add_listener(channels("public")[0], lambda *words: heard.append(words[-1]))
@@ -122,7 +122,7 @@ async def test_idle_submit_notifies_in_its_only_statement(
         assert [text.partition(" ")[0] for text in sent] == ["with"]
         await until(lambda: len(heard) == 2)
         assert heard[0] == heard[1]
-        monkeypatch.setattr(postgres_notices, "IDLE_SEC", 60.0)
+        monkeypatch.setattr(postgres_notify, "IDLE_SEC", 60.0)
         await until(queue.engine.store._notices.is_quiet)  # type: ignore[attr-defined]  # of this store
         sent.clear()
         await queue.submit(type="code")

@@ -10,8 +10,8 @@ import pytest
 from shiftwork import Queue
 from shiftwork.model.errors import InputError
 from shiftwork.store import postgres_tx, statements
+from shiftwork.store.postgres_driver_internals import can_begin_with_next, reach_of, together
 from shiftwork.store.postgres_sessions import Session
-from shiftwork.store.postgres_shortcuts import can_begin_with_next, reach_of, together
 from shiftwork.store.postgres_tx import PostgresTx
 from tests.services.postgres import Databases
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from shiftwork.budgets.new_budget import NewBudget
+from shiftwork.budgets.membership import NewBudget
 from shiftwork.engine.new_rows import NewAlert, NewAttempt, NewDag, NewDeadLetter, NewEdge
 from shiftwork.engine.rows import TaskRow, places_of_id, to_insert, to_save
 from shiftwork.store.catalogue import tables

@@ -11,7 +11,7 @@ from shiftwork.model.errors import InputError
 from shiftwork.task_logs.model import NewLogLine
 from shiftwork.worker import Context, Fail, Release, Worker
 from shiftwork.worker.context import Handler
-from shiftwork.worker.log_sending import MAX_WAITING, LogSender
+from shiftwork.worker.log_sender import MAX_WAITING, LogSender
 from tests.client.serving import served
 from tests.server.running import Running
 from tests.worker.steps import at_work, until

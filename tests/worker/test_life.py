@@ -12,7 +12,7 @@ from shiftwork import Queue
 from shiftwork.model.errors import InputError, LeaseLost
 from shiftwork.store.store import Verb
 from shiftwork.worker import Context, Worker
-from shiftwork.worker.command import load
+from shiftwork.worker.load_worker import load
 from tests.worker.steps import at_work, beat_fast, knows, until, until_status, verbs
 
 

@@ -13,7 +13,7 @@ from shiftwork import Queue
 from shiftwork.agents.known_process import process_of, this_process
 from shiftwork.model.reports import TaskResult
 from shiftwork.model.task import Usage
-from shiftwork.worker import Context, Worker, sending
+from shiftwork.worker import Context, Worker, result_sender
 from shiftwork.worker.delivery import ResultDelivery, Summary
 from shiftwork.worker.outbox import Outbox, StoredResult, default_folder, open_outbox
 from tests.races.fleet import handles
@@ -130,7 +130,7 @@ async def test_slow_disk_delays_only_the_outbox(shop: Queue, store_url: str, mon
         written.set()
 
     monkeypatch.setattr(Outbox, "_write", write_slowly)
-    monkeypatch.setattr(sending, "KEEP_AFTER_SEC", 0.05)
+    monkeypatch.setattr(result_sender, "KEEP_AFTER_SEC", 0.05)
     done = asyncio.Event()
     worker = Worker("worker")
 

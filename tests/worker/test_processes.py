@@ -18,10 +18,10 @@ from shiftwork import Queue
 from shiftwork.agents.known_process import process_of
 from shiftwork.model.errors import InputError
 from shiftwork.model.reports import TaskResult
-from shiftwork.worker import Worker, processes
-from shiftwork.worker.child import refusal
+from shiftwork.worker import Worker, worker_processes
+from shiftwork.worker.child_process import refusal
 from shiftwork.worker.outbox import StoredResult, default_folder
-from shiftwork.worker.processes import IDLE, Fleet
+from shiftwork.worker.worker_processes import IDLE, Fleet
 from tests.outages.relay import relay_to
 from tests.services import Postgres
 from tests.worker.command_runner import alive
@@ -227,7 +227,7 @@ async def test_refused_replacement_leaves_the_others_working(
 ) -> None:
     """The arguments of the fleet worked before; a later failure may be temporary, as during a deployment."""
     ends = iter([(1, ""), (1, refusal(InputError("halfway"))), (0, IDLE)])
-    monkeypatch.setattr(processes, "CRASH_SEC", 0.0)
+    monkeypatch.setattr(worker_processes, "CRASH_SEC", 0.0)
     monkeypatch.setattr(Fleet, "_run_child", lambda *_: asyncio.sleep(0, next(ends)))
     assert await Fleet("", Worker("a"), sqlite_url, 1, None, until_idle=True).run() == 0
     assert list(ends) == []
@@ -247,7 +247,7 @@ async def test_processes_of_a_killed_fleet_stop_gracefully(shop: Queue, mill: Mi
 
 SLOW_START = """
 import pathlib, sys, os, time
-if "shiftwork.worker.command" in sys.orig_argv:
+if "shiftwork.worker.load_worker" in sys.orig_argv:
     pathlib.Path(f"{os.getpid()}.starting").touch()
     while not pathlib.Path("go").exists():
         time.sleep(0.01)
@@ -448,7 +448,7 @@ async def test_fleet_processes_do_not_show_the_store_password(
                 lambda: _arguments(_below(fleet.pid)).count("sleep 600") >= 2 + 1
             )  # the fleet's own, and theirs
             shown = _arguments(_below(fleet.pid))
-            assert shown.count("shiftwork.worker.command") == 2
+            assert shown.count("shiftwork.worker.load_worker") == 2
             assert "opensesame" not in shown
             for task in tasks:
                 await queue.cancel(task.id)

@@ -13,7 +13,7 @@ from shiftwork import Client, Queue
 from shiftwork.agents.known_process import Process
 from shiftwork.model.errors import InputError
 from shiftwork.worker import Context, Worker
-from shiftwork.worker.roster import Note, Roster
+from shiftwork.worker.local_runtimes import Note, Roster
 from tests.client.serving import served
 from tests.server.running import Running
 from tests.worker.command_runner import CommandRunner, ask, desk_on

@@ -30,7 +30,7 @@ from shiftwork.queue import Queue
 from shiftwork.upkeep import upkeep
 from shiftwork.wire import problem
 from shiftwork.wire.http_server import STOP_GRACE_SEC, HttpServer
-from shiftwork.wire.listening import address, check_guarded, listen
+from shiftwork.wire.listen_socket import address, check_guarded, listen
 from shiftwork.wire.resource_metadata import ProtectedResource, check_url
 
 CARD_PATH = "/.well-known/agent-card.json"

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from shiftwork import config, tracing
 from shiftwork.cli import printing
-from shiftwork.cli.codes import ExitCode
+from shiftwork.cli.exit_codes import ExitCode
 from shiftwork.config import Chosen
 from shiftwork.model.errors import InputError, StoreUnavailable
 

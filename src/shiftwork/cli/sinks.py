@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import printing, values
-from shiftwork.cli.codes import ExitCode
+from shiftwork.cli import params, printing
+from shiftwork.cli.exit_codes import ExitCode
 from shiftwork.cli.groups import listing
 from shiftwork.cli.shell import Answer, Shell, refuse, with_queue
 
@@ -35,7 +35,7 @@ _WANTED = [
 ]
 _REACHED = [
     click.option(
-        "--secret-file", "secret", type=values.text_file, metavar="FILE",
+        "--secret-file", "secret", type=params.text_file, metavar="FILE",
         help="The signing secret of a webhook (whsec_…) or Slack app, or the mail server's password; - for stdin.",
     ),
     click.option("--server", metavar="URL", help="For e-mail: smtp://user@host:587 or smtps://user@host:465."),

@@ -12,7 +12,7 @@ import msgspec
 
 from shiftwork.artifacts import inputs
 from shiftwork.budgets.membership import put_under
-from shiftwork.engine import dependencies, duplicates, new_dags, paths, rank
+from shiftwork.engine import critical_path, dependencies, duplicates, new_dags, rank
 from shiftwork.engine.dependencies import Dependency, block_check_at, raise_cycle, refuse_outer_cycle
 from shiftwork.engine.dependents import inherit_fate
 from shiftwork.engine.duplicates import Duplicate, Item
@@ -25,7 +25,7 @@ from shiftwork.engine.prepare import Prepared
 from shiftwork.engine.rows import TaskRow, places_of_id, to_insert
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.limits import capacity, quotas
-from shiftwork.model import garbage, graph, ids
+from shiftwork.model import gc_pause, graph, ids
 from shiftwork.model.errors import IdInUse, InputError, UnknownDependency
 from shiftwork.model.states import State, move, write_path
 from shiftwork.model.task import SCHEDULED, NewTask, Submitted, dollars, micros
@@ -112,7 +112,7 @@ async def _submit_plain(
 ) -> list[Submitted]:
     """Submit plain tasks: a row, a body, tags and an event each. Shared values are computed once."""
     places, kinds = _Places(lanes, work.now), dict[Any, _Alikes]()
-    with garbage.put_off(len(batch)):
+    with gc_pause.put_off(len(batch)):
         for id_, prepared in zip(made, batch, strict=True):
             new = prepared.new
             key = (
@@ -278,7 +278,7 @@ async def _lock_joined(work: UnitOfWork, workspace: str, references: Mapping[str
     """
     known = set((await dependencies.uuids(work.tx, workspace, references)).values())
     if known:
-        await work.lock(sorted(known | await paths.above(work, known)))
+        await work.lock(sorted(known | await critical_path.above(work, known)))
 
 
 async def _settle_inputs(
@@ -346,7 +346,7 @@ async def _insert(
     await _schedule(work, rows)
     _tell_created(work, items, rows, origin.verb, stopped)
     new = {item.id for item in items}
-    await paths.lengthen(work, {root: length for root, length in weights.items() if root not in new and length})
+    await critical_path.lengthen(work, {root: length for root, length in weights.items() if root not in new and length})
     for row in rows:
         if row.dag_id != row.id:
             work.count_in_dag(row.dag_id, None, row.status)

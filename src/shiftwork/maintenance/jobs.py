@@ -1,4 +1,4 @@
-"""The maintenance jobs of the queue, each one transaction over a bounded batch."""
+"""The maintenance jobs of the queue, each one transaction over a bounded batch, except the rebuild of indexes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.fairness import serial_keys
 from shiftwork.limits import capacity
 from shiftwork.limits.capacity_policy import is_counted
-from shiftwork.maintenance import rotation
-from shiftwork.maintenance.model import BATCH, Counts
+from shiftwork.maintenance.model import BATCH, Counts, next_workspaces
 from shiftwork.model import ids
 from shiftwork.model.states import State
 from shiftwork.settings.model import MONTH_SEC
@@ -179,7 +178,7 @@ async def retention(tx: Tx, engine: Engine) -> Counts:
     counts: Counter[str] = Counter()
     names = [row["name"] for row in await tx.all("list_workspaces")]
     settings = {name: found.settings() for name, found in (await engine.settings_cache.load_many(tx, names)).items()}
-    for name in rotation.next_of(names, engine.archived_to):
+    for name in next_workspaces(names, engine.archived_to):
         engine.archived_to = name
         after_sec, keep_sec = settings[name].archive_after_sec, settings[name].keep_archived_sec
         if after_sec is not None:
@@ -231,3 +230,24 @@ async def _archive(tx: Tx, engine: Engine, workspace: str, uuids: list[str]) -> 
     await tx.insert("insert_archive", written)
     await erase(tx, uuids)
     return len(written)
+
+
+REBUILD_PERIOD_SEC = 600.0
+
+
+async def elect_index_rebuild(tx: Tx, engine: Engine) -> dict[str, int]:  # noqa: ARG001  # every job gets both
+    """Elect one process per period."""
+    return {}
+
+
+async def rebuild_indexes(engine: Engine) -> dict[str, int]:
+    """Rebuild indexes that have outgrown their tables, on PostgreSQL.
+
+    Runs outside a transaction: an index is rebuilt while in use. SQLite's indexes need no rebuild.
+    """
+    if engine.store.one_writer:
+        return {}
+    from shiftwork.store.postgres_indexes import rebuild_grown  # noqa: PLC0415  # needs the driver, an extra
+
+    rebuilt = await rebuild_grown(engine.store)
+    return {"rebuilt": len(rebuilt)} if rebuilt else {}

@@ -22,7 +22,7 @@ from shiftwork.budgets import operations as budgets
 from shiftwork.engine.engine import NOWHERE, Engine
 from shiftwork.fairness import preemption, serial_keys
 from shiftwork.limits import maintenance as protection
-from shiftwork.maintenance import clock, deadlines, indexes, reclaim
+from shiftwork.maintenance import clock, deadlines, reclaim
 from shiftwork.maintenance import jobs as engine_jobs
 from shiftwork.maintenance.model import BATCH
 from shiftwork.maintenance.poll import IDLE_SEC, JobsSnapshot, is_due, poll
@@ -100,7 +100,13 @@ JOBS: dict[str, JobSpec] = {
     "metrics": JobSpec(observe.mark_seen, lambda m: m.metrics_sec, observe.measure, slow=True),
     "retention": JobSpec(engine_jobs.retention, lambda m: m.retention_sec, slow=True),
     "artifacts": JobSpec(artifacts.collect, lambda m: m.retention_sec, artifacts.remove, slow=True),
-    "indexes": JobSpec(indexes.elect, lambda _: indexes.PERIOD_SEC, indexes.rebuild, long=True, slow=True),
+    "indexes": JobSpec(
+        engine_jobs.elect_index_rebuild,
+        lambda _: engine_jobs.REBUILD_PERIOD_SEC,
+        engine_jobs.rebuild_indexes,
+        long=True,
+        slow=True,
+    ),
     "snapshot": JobSpec(
         snapshots.is_ours, lambda m: m.snapshot_sec, snapshots.take, long=True, looked_for=True, slow=True
     ),

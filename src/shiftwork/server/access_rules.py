@@ -10,6 +10,7 @@ from shiftwork.access.api import Tokens
 from shiftwork.access.authenticator import require
 from shiftwork.access.scopes import SERVER
 from shiftwork.model.errors import Forbidden
+from shiftwork.notifications.api import Sinks
 from shiftwork.operation.declare import operation_of
 from shiftwork.server.request_context import RequestContext
 from shiftwork.settings.api import Settings
@@ -48,6 +49,18 @@ async def _revoke_token(context: RequestContext, values: dict[str, Any]) -> None
     known = next((token for token in await context.queue.tokens.list() if token.id == values["token_id"]), None)
     if known is not None and SERVER in known.scopes:
         require(context.who, SERVER)
+
+
+@guards(Sinks.add)
+@guards(Sinks.update)
+async def _private_sink(context: RequestContext, values: dict[str, Any]) -> None:
+    """Refuse private addresses: the server's operator, not a workspace's admin, decides what it may reach."""
+    if values["allow_private"] is True and not context.queue.engine.private_sinks:
+        raise Forbidden(
+            "this server sends to public addresses only",
+            where="allow_private",
+            hint="Its operator can allow others by starting it with --private-sinks.",
+        )
 
 
 @guards(Settings.apply)

@@ -13,7 +13,7 @@ from shiftwork.access.authenticator import ANONYMOUS, Identity
 from shiftwork.engine import event_log
 from shiftwork.engine.event_log import Part
 from shiftwork.server.event_stream import LogEntry
-from shiftwork.server.shares import Shares
+from shiftwork.server.stream_limits import StreamLimit
 from shiftwork.store.store import Store
 
 log = logging.getLogger("shiftwork.server")
@@ -59,7 +59,7 @@ class Hub:
 
     def __init__(self, store: Store, stopping: asyncio.Event) -> None:
         self.stopping = stopping
-        self.shares = Shares("streams", MAX_LISTENERS)
+        self.stream_limit = StreamLimit("streams", MAX_LISTENERS)
         self.most_kept = MAX_KEPT
         self._store = store
         self._listeners: set[Listener] = set()
@@ -85,7 +85,7 @@ class Hub:
     @asynccontextmanager
     async def listen(self, who: Identity = ANONYMOUS) -> AsyncIterator[Listener]:
         """Subscribe to wake-ups for new events and the server's stop."""
-        with self.shares.place(who):
+        with self.stream_limit.place(who):
             listener = Listener()
             self._listeners.add(listener)
             if self._reader is None:

@@ -32,7 +32,7 @@ from shiftwork.model.errors import (
     Unauthorized,
     UnsupportedEncoding,
 )
-from shiftwork.server import documents, reading
+from shiftwork.server import request_parsing, view_schemas
 from shiftwork.server.endpoint import Endpoint, PlainText, Query, Raw
 from shiftwork.views import NATIVE
 from shiftwork.views.view import View
@@ -89,7 +89,7 @@ def document(endpoints: Sequence[Endpoint], view: str = NATIVE, default: str = N
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schema_of, chosen)
     note = (_NATIVE if chosen is None else _IN_VIEW).format(view=view, default=default)
-    own = {} if chosen is None else documents.components(chosen)
+    own = {} if chosen is None else view_schemas.components(chosen)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -296,7 +296,9 @@ def _headers(endpoint: Endpoint) -> list[dict[str, Any]]:
         what = "The actor in events. A token has its own name."
         headers.append(("X-Actor", what, HEADER_TEXT))
     if endpoint.name in CONDITIONAL:
-        headers.append(("If-Match", "The task's ETag or version: refused if it has changed since.", reading.IF_MATCH))
+        headers.append(
+            ("If-Match", "The task's ETag or version: refused if it has changed since.", request_parsing.IF_MATCH)
+        )
     if endpoint.answer is Raw:
         headers.append(("Range", "The range to send, such as `bytes=0-99`; by default, all.", ".*"))
     if endpoint.name in TAGGED:
@@ -317,7 +319,7 @@ def _answers(endpoint: Endpoint, schema_of: dict[str, Any], view: View | None) -
         return {str(endpoint.status): {**described, "content": {"text/plain": {"schema": {"type": "string"}}}}}
     schema = schema_of[repr(endpoint.answer)]
     if view is not None:
-        schema = documents.in_view(endpoint.answer if endpoint.viewed else None, view, _TEMPLATE)
+        schema = view_schemas.in_view(endpoint.answer if endpoint.viewed else None, view, _TEMPLATE)
     content = {"application/json": {"schema": schema}}
     if endpoint.path == "/api/events":
         content["text/event-stream"] = {"schema": {"type": "string"}}

@@ -21,7 +21,7 @@ import msgspec
 
 from shiftwork.model.errors import InputError, ShiftworkError, from_dict
 from shiftwork.server.options import STOP_GRACE_SEC, Options, check_options
-from shiftwork.wire.listening import address, listen
+from shiftwork.wire.listen_socket import address, listen
 
 log = logging.getLogger("shiftwork.server")
 READY = b"ready"

@@ -30,17 +30,17 @@ from shiftwork.model.errors import (
     StoreUnavailable,
     StoreUnsuitable,
 )
-from shiftwork.model.silence import Stall
-from shiftwork.store import crash_points, deadline, postgres_growth, postgres_joining, postgres_sessions
+from shiftwork.model.heartbeat_grace import Stall
+from shiftwork.store import crash_points, deadline, postgres_callers_transaction, postgres_sessions, postgres_statistics
 from shiftwork.store.migrate import Allowed
 from shiftwork.store.postgres_clock import DatabaseClock
 from shiftwork.store.postgres_errors import AGAIN, LOST, PAUSED, says, translate
-from shiftwork.store.postgres_growth import TableGrowth, tell_planner
-from shiftwork.store.postgres_notices import Notices
-from shiftwork.store.postgres_opening import SET_LOCAL, connect, split_url
+from shiftwork.store.postgres_notify import Notices
+from shiftwork.store.postgres_open import SET_LOCAL, connect, split_url
 from shiftwork.store.postgres_pool import Connections, give_up, roll_back
 from shiftwork.store.postgres_schema import PUBLIC
 from shiftwork.store.postgres_sessions import SessionWatch, session_name
+from shiftwork.store.postgres_statistics import TableGrowth, tell_planner
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
 from shiftwork.store.stalls import StallDetector, passed
 from shiftwork.store.store import Clock, Row, Verb
@@ -152,13 +152,13 @@ class PostgresStore:
     async def run_on(self, connection: Any, verb: Verb[T], /) -> T:
         if self._closed:
             raise StoreClosed("this queue was closed")
-        return await postgres_joining.run_on(self, connection, verb)
+        return await postgres_callers_transaction.run_on(self, connection, verb)
 
     async def identity(self, *, fresh: bool) -> tuple[str, str]:
         """The identity of the server and database, which a connection of any driver can compare."""
         if self._identity is None or fresh:
             async with self._connection() as connection:
-                row = await connection.fetchrow(postgres_joining.IDENTITY)
+                row = await connection.fetchrow(postgres_callers_transaction.IDENTITY)
             self._identity = row["server"], row["database"]
         return self._identity
 
@@ -217,7 +217,7 @@ class PostgresStore:
             tx.send_alone = functools.partial(self._send_alone, connection, limit)
         try:
             result = await verb(tx)
-            is_large = tx.rows_added >= postgres_growth.LARGE
+            is_large = tx.rows_added >= postgres_statistics.LARGE
             if tx.begun or self._each_time or is_large:
                 await tx.go_on()
             if is_large:
@@ -298,7 +298,7 @@ class PostgresStore:
                 self._growth.record({table: added[table] for table in grown})  # check again whether it is known now
             except (asyncpg.PostgresError, *LOST) as error:
                 log.info("could not update the planner's statistics: %s", error)
-            await asyncio.sleep(postgres_growth.LOOK_EVERY_SEC)
+            await asyncio.sleep(postgres_statistics.LOOK_EVERY_SEC)
 
     async def _leave_standby(self, connection: Any) -> None:
         """Replace all connections: a new one may reach the new primary; the existing ones never will."""

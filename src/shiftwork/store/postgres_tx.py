@@ -11,8 +11,8 @@ import asyncpg
 
 from shiftwork.model.errors import InputError
 from shiftwork.store import postgres_schema, statements
+from shiftwork.store.postgres_driver_internals import can_begin_with_next, reach_of, together
 from shiftwork.store.postgres_schema import PUBLIC, lock_name
-from shiftwork.store.postgres_shortcuts import can_begin_with_next, reach_of, together
 from shiftwork.store.statements import Column, Statement
 from shiftwork.store.store import AlikeRows, ByColumn, Row, Rows
 

@@ -16,7 +16,7 @@ from shiftwork.model.states import State
 from shiftwork.model.task import Task
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.upkeep import opened_here
-from shiftwork.worker.roster import Roster, RosterEntry
+from shiftwork.worker.local_runtimes import Roster, RosterEntry
 
 log = logging.getLogger("shiftwork.worker")
 WATCH_SEC = 6.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from shiftwork import Queue, views
 from shiftwork.compat.bridges.redis.bridge_context import BridgeContext, connect
-from shiftwork.compat.bridges.redis.foreign import ForeignGroup
+from shiftwork.compat.bridges.redis.foreign_orchestrator import ForeignGroup
 from shiftwork.compat.bridges.redis.orchestrator import Options, Orchestrator
 from shiftwork.compat.external.model import Bridge
 

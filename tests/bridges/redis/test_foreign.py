@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.cli import bridging
-from shiftwork.cli.bridging import until_stopped
+from shiftwork.cli import bridge_commands
+from shiftwork.cli.bridge_commands import until_stopped
 from shiftwork.compat.bridges.redis import bridge_process
-from shiftwork.compat.bridges.redis.foreign import ForeignGroup
+from shiftwork.compat.bridges.redis.foreign_orchestrator import ForeignGroup
 from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
 from shiftwork.model.errors import QueueFull, WrongState
 from shiftwork.testing import MovedClock
@@ -266,7 +266,7 @@ async def test_bridge_stops_although_a_scan_swallows_the_cancellation() -> None:
 
 
 async def test_command_stops_a_task_that_swallows_its_first_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridging, "CANCEL_AGAIN_SEC", 0.01)
+    monkeypatch.setattr(bridge_commands, "CANCEL_AGAIN_SEC", 0.01)
     side, stopped = Deaf(), asyncio.Event()
 
     async def endless() -> None:

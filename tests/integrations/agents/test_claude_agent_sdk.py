@@ -141,7 +141,7 @@ async def test_second_call_that_needs_approval_has_to_wait() -> None:
 PARENT = """
 import subprocess, sys
 from claude_agent_sdk import ClaudeAgentOptions
-from shiftwork.integrations.claude_agent_sdk.claude_program import tied_to_this_process
+from shiftwork.integrations.claude_agent_sdk.claude_run import tied_to_this_process
 with tied_to_this_process(ClaudeAgentOptions(cli_path=sys.argv[1])) as tied:
     subprocess.run([str(tied.cli_path), "--print"])
 """
