@@ -16,6 +16,7 @@ class Relay:
         self._port = port
         self._links: list[set[asyncio.StreamWriter]] = []
         self._dropped: set[asyncio.StreamWriter] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
         self.silent = False
         """Whether new connections are met with silence, too."""
         self.delay_sec = 0.0
@@ -31,6 +32,16 @@ class Relay:
         for link in self._links:
             self._dropped |= link
 
+    def lose_answers(self) -> None:
+        """What the server says from now on never reaches those who are connected now."""
+        self._dropped |= self._clients
+
+    def hang_up(self) -> None:
+        """Everyone who is connected now learns that the connection is lost."""
+        for link in self._links:
+            for end in link:
+                end.close()
+
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -39,12 +50,14 @@ class Relay:
             return
         link = {writer, there_writer}
         self._links.append(link)
+        self._clients.add(writer)
         if self.silent:
             self._dropped |= link
         try:
             await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer))
         finally:
             self._links.remove(link)
+            self._clients.discard(writer)
             for end in link:
                 end.close()
 

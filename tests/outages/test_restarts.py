@@ -7,7 +7,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,7 +14,7 @@ import aiohttp
 import asyncpg
 import pytest
 
-from shiftwork import Assignment, Queue
+from shiftwork import Queue
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreDamaged, StoreReadOnly, StoreUnavailable
 from shiftwork.store import postgres_notify
 from shiftwork.testing import MovedClock, pass_time
@@ -239,7 +238,7 @@ async def test_lost_and_restored_listening_is_logged_once(
         return [line.partition(" (")[0] for line in logged]
 
     async with Queue.open(url) as queue:
-        claiming = asyncio.create_task(claimed(queue))
+        claiming = asyncio.create_task(queue.claim("worker", wait=25))
         await until(lambda: listens(url))
         for _ in range(2):
             caplog.clear()
@@ -249,13 +248,6 @@ async def test_lost_and_restored_listening_is_logged_once(
             assert said() == ["not listening for wake-ups", "listening for wake-ups again"]
         await queue.submit(type="code")
         assert len(await claiming) == 1
-
-
-async def claimed(queue: Queue) -> list[Assignment]:
-    """What a claim gets that is made again when the server goes away in the middle of its look."""
-    while True:
-        with suppress(StoreUnavailable):
-            return await queue.claim("worker", wait=25)
 
 
 async def listens(url: str) -> bool:
@@ -298,7 +290,8 @@ async def test_server_without_its_database_logs_no_tracebacks(server: Postgres, 
             await asyncio.to_thread(server.start_again)
             await until(lambda: "listening for wake-ups again" in log.read_text())
             await http.post(f"{serving.url}/api/tasks", json={"type": "code"})
-            assert (await asking).status == 200
+            answer = await asking
+            assert answer.status == 200, await answer.text()
         await serving.stop()
     assert "Traceback" not in log.read_text()
 

@@ -6,6 +6,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
+from shiftwork.engine import lost_claim
 from shiftwork.model.errors import StoreUnavailable
 from shiftwork.store.postgres import UNKNOWN
 from tests.conformance.steps import sql
@@ -15,7 +16,7 @@ CLAIM, COMPLETE = "with recursive walk(lane)", "with held as materialized"
 
 
 class Cut:
-    """Loses the answers to statements that begin like this, after the server has done them."""
+    """Loses the answer to the first statement that begins like this, after the server has done it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, beginning: str) -> None:
         self.times = 0
@@ -23,7 +24,7 @@ class Cut:
 
         async def fetch(connection: Any, text: str, *values: Any, **options: Any) -> Any:
             answer = await real(connection, text, *values, **options)
-            if text.startswith(beginning):
+            if text.startswith(beginning) and not self.times:
                 self.times += 1
                 raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
             return answer
@@ -83,7 +84,7 @@ async def test_completion_whose_answer_is_lost_is_reported_and_done_once(
         assert [event.verb for event in (await queue.tasks.history(task.id)).events].count("completed") == 1
 
 
-async def test_claim_whose_answer_is_lost_is_reported_and_made_once(
+async def test_claim_whose_answer_is_lost_is_undone_and_made_again(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Queue.open(postgres_url) as queue:
@@ -91,11 +92,32 @@ async def test_claim_whose_answer_is_lost_is_reported_and_made_once(
         first, second = await queue.submit_many([{"type": "code"}] * 2)
         with monkeypatch.context() as patched:
             cut = Cut(patched, CLAIM)
+            (held,) = await queue.claim("ada", start=True)
+        assert cut.times == 1
+        assert held.id == first.id
+        assert [(await queue.get(task.id)).status for task in (first, second)] == ["running", "ready"]
+        events = [(event.verb, event.reason) for event in (await queue.tasks.history(first.id)).events]
+        assert events == [("submitted", None), ("claimed", None), ("released", lost_claim.REASON), ("claimed", None)]
+
+
+async def test_claim_that_cannot_be_made_again_reports_its_unknown_outcome(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Queue.open(postgres_url) as queue:
+        await work_off_one(queue)
+        task = await queue.submit(type="code")
+        with monkeypatch.context() as patched:
+            cut = Cut(patched, CLAIM)
+            patched.setattr(lost_claim, "release", away)
             with pytest.raises(StoreUnavailable) as lost:
                 await queue.claim("ada", start=True)
         assert lost.value.hint == UNKNOWN
         assert cut.times == 1
-        assert [(await queue.get(task.id)).status for task in (first, second)] == ["running", "ready"]
+        assert (await queue.get(task.id)).status == "running"
+
+
+async def away(*_: Any) -> None:
+    raise StoreUnavailable("the server is away")
 
 
 async def test_plain_way_writes_what_the_long_way_writes(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -398,6 +398,8 @@ class StoreDamaged(StoreError):
 class StoreUnavailable(StoreError):
     code = "store_unavailable"
     hint = "The database cannot be reached; acknowledged work is safe, try again."
+    transaction_at: float | None = None
+    """The time of the transaction if it is unknown whether it was committed; None if nothing was changed."""
 
 
 class WorkspaceMoving(StoreError):

@@ -214,7 +214,7 @@ class PostgresStore:
     async def _run_on(self, connection: Any, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
         tx = PostgresTx(connection, self._clock(), begin, self._each_time, self.schema)
         if begin == BEGIN and not self._each_time:
-            tx.send_alone = functools.partial(self._send_alone, connection, limit)
+            tx.send_alone = functools.partial(self._send_alone, connection, limit, tx.now)
         try:
             result = await verb(tx)
             is_large = tx.rows_added >= postgres_statistics.LARGE
@@ -234,7 +234,7 @@ class PostgresStore:
         announced = False
         try:
             if not tx.is_done:
-                async with self._committing(connection, limit) as left:
+                async with self._committing(connection, limit, tx.now) as left:
                     announced = await self._commit(connection, tx, left)
         finally:
             # Even if the caller is gone or the outcome is unknown: a needless wake-up is harmless.
@@ -247,8 +247,8 @@ class PostgresStore:
         return result
 
     @asynccontextmanager
-    async def _committing(self, connection: Any, limit: asyncio.Timeout) -> AsyncIterator[float]:
-        """Wrap a commit, with its time limit."""
+    async def _committing(self, connection: Any, limit: asyncio.Timeout, now: float) -> AsyncIterator[float]:
+        """Wrap the commit of a transaction of this time, with its time limit."""
         # From here on, a timeout must not be reported as "nothing was changed".
         left = max(0.01, (limit.when() or math.inf) - asyncio.get_running_loop().time())
         limit.reschedule(None)
@@ -264,17 +264,16 @@ class PostgresStore:
             self._away_since = self._away_since or self.now()
             give_up(connection)
             # The server may have committed: a retry could do it twice, so the caller must check.
-            what = f"the connection broke during the commit: {says(error)}"
-            raise StoreUnavailable(what, hint=UNKNOWN) from error
+            raise _unknown(f"the connection broke during the commit: {says(error)}", now) from error
         except asyncio.CancelledError:
             give_up(connection)  # it may still be in its transaction, and the next verb would run inside that
             raise
 
     async def _send_alone(
-        self, connection: Any, limit: asyncio.Timeout, text: str, values: Sequence[Any]
+        self, connection: Any, limit: asyncio.Timeout, now: float, text: str, values: Sequence[Any]
     ) -> Sequence[Row]:
         until = limit.when()
-        async with self._committing(connection, limit) as left:
+        async with self._committing(connection, limit, now) as left:
             rows: Sequence[Row] = await connection.fetch(text, *values, timeout=left)
         limit.reschedule(until)  # for what the verb does after it
         return rows
@@ -357,7 +356,7 @@ class PostgresStore:
         except asyncpg.PostgresError as error:
             if not notice or isinstance(error, LOST):
                 raise
-            raise StoreUnavailable(f"PostgreSQL, during the commit: {says(error)}", hint=UNKNOWN) from error
+            raise _unknown(f"PostgreSQL, during the commit: {says(error)}", tx.now) from error
         return bool(notice)
 
     async def _commit_alone(self, tx: PostgresTx, left: float) -> bool:
@@ -436,3 +435,9 @@ class PostgresStore:
             log.info("could not check for silent sessions: %s", error)
             return False
         return True
+
+
+def _unknown(what: str, now: float) -> StoreUnavailable:
+    error = StoreUnavailable(what, hint=UNKNOWN)
+    error.transaction_at = now
+    return error

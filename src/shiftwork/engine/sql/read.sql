@@ -296,6 +296,14 @@ where (t.agent_id = :who or t.runtime_id = :who) and t.workspace = :workspace an
   and (cast(:holder as text) is null or t.holder = :holder)
 order by e.seq, t.id
 
+-- name: claims_made_at
+-- The tasks still held under the claim that an agent made in the transaction of this time.
+select t.id, t.fence from tasks t join events e on {postgres: (e.task_id = t.id or e.task_ids @> array[t.id])}{sqlite: e.task_id = t.id} and e.verb = 'claimed'
+  and {postgres: coalesce(e.fence, e.fences[array_position(e.task_ids, t.id)])}{sqlite: e.fence} = t.fence
+where t.agent_id = :agent and t.runtime_id = :runtime and t.workspace = :workspace and t.claimed_at = :at and t.status <> 'validating'
+  and coalesce(e.request_id, '') = :request and coalesce(t.holder, '') = :holder
+order by t.id
+
 -- name: newest_of_issue
 select id from tasks where workspace = :workspace and issue_id = :issue order by id desc limit 1
 
