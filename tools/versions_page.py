@@ -1,4 +1,4 @@
-"""The page of the versions that tests run: agent programs, frameworks and SDKs, by what fetches them."""
+"""The page of tested versions: agent programs, frameworks and SDKs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PYTHON = [
 
 
 def versions() -> dict[str, str]:
-    """By package, the version that the tests fetch."""
+    """Return the version that the tests fetch, by package."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = dict(line.split("==", 1) for line in lines if "==" in line and not line.startswith("#"))
     found = {tried.package: pinned[tried.package].partition(" ")[0] for tried in PYTHON}
