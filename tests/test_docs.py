@@ -159,7 +159,7 @@ def test_readme_names_every_method_of_the_queue() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     found = set(re.findall(r"\b[a-z_]+\b", readme))
     public = {name for name in dir(Queue) if not name.startswith("_") and callable(getattr(Queue, name))}
-    quiet = {"open", "close", "now", "in_workspace", "as_caller", "speaking_as", "databases", "find_token"}
+    quiet = {"open", "close", "now", "in_workspace", "as_caller", "for_caller", "databases", "find_token"}
     assert public - quiet - found == set()
 
 

@@ -69,7 +69,7 @@ async def test_batches_do_not_count_as_a_live_agent(queue: Queue, clock: MovedCl
     await turn(queue, clock, GATHER_SEC)
     await run_once(queue.engine, force=True)
     (alert,) = [each for each in await queue.alerts.list() if each.kind == "pool_below_minimum"]
-    assert alert.message == "0 agents are live, at least 1 are wanted"
+    assert alert.message == "0 agents are live, at least 1 are required"
 
 
 async def test_no_agent_gets_work_of_the_batch_lane(queue: Queue, clock: MovedClock, fake: FakeProvider) -> None:

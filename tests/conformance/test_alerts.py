@@ -88,7 +88,7 @@ async def test_unknown_delivery_outcome_raises_its_own_alert(queue: Queue, clock
     await take(queue)
     await pass_time(queue, clock, 3600)
     (alert,) = await of_kind(queue, "delivery_unknown")
-    assert alert.message == f"Task {task_id} was started once and its end is not known"
+    assert alert.message == f"Task {task_id} was started once, and its outcome is unknown"
     assert len(await of_kind(queue, "dead_lettered")) == 1
 
 

@@ -195,7 +195,7 @@ async def test_unknown_effect_dead_letters_the_task_with_an_alert(queue: Queue) 
     assert (task.status, task.failure_reason, task.attempts) == ("dead_lettered", "effect_unknown", 2)
     (alert,) = await queue.alerts.list(kind="effect_unknown")
     assert (alert.severity, alert.task_id, alert.data) == ("critical", task_id, {"key": key})
-    assert alert.message == f"Task {task_id} began the effect {key}, and whether it happened is not known"
+    assert alert.message == f"Task {task_id} began the effect {key}; whether it happened is unknown"
 
 
 @pytest.mark.parametrize("happened", [True, False])

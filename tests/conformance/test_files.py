@@ -180,7 +180,7 @@ async def test_unmounted_disk_reports_no_removed_files(
     eyes = Watching(queue, folder)
     await twice(eyes)
     with monkeypatch.context() as unmounted:
-        unmounted.setattr(folder_watch, "_look_at", lambda _: FolderScan({}, frozenset(), -1))
+        unmounted.setattr(folder_watch, "_scan_folder", lambda _: FolderScan({}, frozenset(), -1))
         for _ in range(3):
             with pytest.raises(OSError, match="unmounted"):
                 await eyes.scan()

@@ -44,7 +44,7 @@ NAMES_OF_CLAIMS = {"token", "tokens", "heartbeats", "completions", "failures", "
 
 
 def with_token(queue: Queue, token_id: str | None) -> Queue:
-    return queue.speaking_as(queue.caller._replace(holder=token_id))
+    return queue.for_caller(queue.caller._replace(holder=token_id))
 
 
 async def held_by(queue: Queue, *, start: bool = True, **fields: Any) -> str:

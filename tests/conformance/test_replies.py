@@ -28,7 +28,7 @@ DAY = 86_400.0
 
 def keyed(queue: Queue, key: str = "key-1", fingerprint: str = "f") -> Queue:
     """The queue as one request speaks to it: each sending is another handle."""
-    return queue.speaking_as(queue.caller._replace(idempotency=IdempotentRequest(key, fingerprint)))
+    return queue.for_caller(queue.caller._replace(idempotency=IdempotentRequest(key, fingerprint)))
 
 
 async def nothing(_queue: Queue) -> str:

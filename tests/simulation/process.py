@@ -171,7 +171,7 @@ class Process:
             raise StoreUnavailable("no server answers")
         request = None if key is None else IdempotentRequest(key, key)
         queue = self._queue
-        speaking = queue.speaking_as(queue.caller._replace(actor=actor, idempotency=request))
+        speaking = queue.for_caller(queue.caller._replace(actor=actor, idempotency=request))
         task = self.keep(asyncio.get_running_loop().create_task(ask(speaking)))
         try:
             return await asyncio.shield(task)

@@ -16,7 +16,7 @@ NONE: dict[int, float] = {}
 
 
 async def affinity_bonus(tx: Tx, agent: Row, lanes: Sequence[Lane], settings: Settings) -> dict[int, float]:
-    """By lane, how many seconds older its tasks count for this agent; negative if they suit another better.
+    """Return, by lane, how many seconds its tasks count as older for this agent; negative if they suit another better.
 
     Rank takes precedence, and so does a task that is older by more than that, so that no task waits for long.
     """
