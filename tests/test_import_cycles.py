@@ -65,7 +65,7 @@ def cycles(graph: Graph) -> list[list[str]]:
     return found
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_no_module_imports_itself_through_others() -> None:
     assert cycles(graph_of(SOURCE)) == []
 
 
@@ -91,7 +91,7 @@ def test_a_cycle_is_found_however_it_is_written(tmp_path: Path, code: str) -> No
     assert cycles(graph_of(tmp_path)) == [three]
 
 
-def test_modules_that_do_not_import_each_other_are_no_cycle(tmp_path: Path) -> None:
+def test_modules_that_do_not_import_each_other_form_no_cycle(tmp_path: Path) -> None:
     folder = tmp_path / "shiftwork"
     folder.mkdir()
     (folder / "__init__.py").write_text("")

@@ -224,7 +224,7 @@ async def test_list_by_context_state_and_page(queue: Queue, client: A2aClient) -
     assert [task.id for task in rest.tasks] == [one.id]
 
 
-async def test_what_does_not_exist_or_fit_is_refused(client: A2aClient) -> None:
+async def test_unknown_or_invalid_objects_are_refused(client: A2aClient) -> None:
     for task_id in (UNKNOWN, "nope", "x" * 5000):
         with pytest.raises((TaskNotFoundError, InvalidParamsError)):
             await client.sdk.get_task(GetTaskRequest(id=task_id))
@@ -240,7 +240,7 @@ async def test_what_does_not_exist_or_fit_is_refused(client: A2aClient) -> None:
         await client.sdk.list_tasks(ListTasksRequest(page_size=1000))
 
 
-async def test_token_and_its_scopes_decide(queue: Queue) -> None:
+async def test_calls_need_a_token_with_the_right_scopes(queue: Queue) -> None:
     reader = (await queue.tokens.create("reader", ["read"])).secret
     planner = (await queue.tokens.create("planner", ["submit"])).secret
     async with serving(queue, tokens=True) as url:

@@ -472,7 +472,7 @@ def test_logs_are_followed_until_the_task_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "word"), [("cancel", "cancelled"), ("delete", "deleted")])
-def test_purge_says_what_became_of_the_tasks(tmp_path: Path, mode: str, word: str) -> None:
+def test_purge_reports_the_outcome_of_the_tasks(tmp_path: Path, mode: str, word: str) -> None:
     call(tmp_path, "submit code")
     call(tmp_path, f"settings set purge.mode {mode}")
     assert call(tmp_path, "purge --type code --yes").stdout == f"1 purged ({word}, as purge.mode says)\n"

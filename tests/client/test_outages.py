@@ -95,7 +95,7 @@ async def cut_off(queue: Queue, mill: Mill, site: Site, outbox: Path) -> AsyncIt
 
 
 @pytest.mark.requirement("C-262")
-async def test_results_finished_while_the_server_was_away_are_submitted(
+async def test_results_finished_while_the_server_was_down_are_submitted(
     queue: Queue, mill: Mill, site: Site, outbox: Path
 ) -> None:
     async with cut_off(queue, mill, site, outbox) as tasks:

@@ -27,7 +27,7 @@ async def test_task_stays_ready_until_an_agent_claims_it(queue: Queue, clock: Mo
     assert (await queue.get(task_id)).status == "ready"
 
 
-async def test_each_task_of_a_batch_is_handed_over_with_what_is_known_of_it(queue: Queue, clock: MovedClock) -> None:
+async def test_each_task_of_a_batch_claim_has_all_its_facts(queue: Queue, clock: MovedClock) -> None:
     """Tried before, behind a dependency, and neither, in one claim."""
     tried = (await queue.submit(type="code")).id
     await queue.fail((await take(queue)).token, "crash", "it broke")

@@ -76,7 +76,7 @@ async def test_every_state_is_counted_without_and_with_sums(queue: Queue, clock:
     }
 
 
-async def test_removed_tasks_leave_the_counts_also_before_their_end_is_counted(counted: Queue) -> None:
+async def test_removed_tasks_leave_the_counts_even_before_their_end_is_counted(counted: Queue) -> None:
     await counted.settings.set("purge.mode", "delete")
     await counted.submit_many([{"type": "code", "priority": priority} for priority in (5, 50, 90)])
     for _ in range(2):
@@ -160,7 +160,9 @@ async def test_counts_are_right_at_every_moment_while_others_work(counted: Queue
     assert await difference(counted) == {}
 
 
-async def test_readers_count_all_themselves_where_no_job_runs(counted: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readers_count_all_tasks_themselves_if_no_job_runs(
+    counted: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kept_counts, "TAIL", 3)
     await counted.submit_many([{"type": "code"}] * 3)
     await finish(counted)
@@ -179,7 +181,7 @@ async def test_each_workspace_has_its_own_counts(counted: Queue) -> None:
         await count_on(counted)
 
 
-async def test_wrong_sums_are_set_right_once(counted: Queue) -> None:
+async def test_wrong_sums_are_corrected_once(counted: Queue) -> None:
     await counted.submit(type="code")
     await finish(counted)
     await count_on(counted)

@@ -442,7 +442,7 @@ async def test_repeated_purge_removes_nothing_submitted_since(queue: Queue, monk
     assert (await queue.status()).counts == {"cancelled": 5, "ready": 3}
 
 
-async def test_repeated_page_of_a_bulk_change_says_where_to_go_on(queue: Queue) -> None:
+async def test_repeated_page_of_a_bulk_change_returns_the_same_cursor(queue: Queue) -> None:
     made = await queue.submit_many([{"type": "code"}] * 5)
     first = await keyed(queue).bulk.page("cancel", {"type": "code"}, limit=2)
     assert (first.changed, first.next) == (2, made[1].id)

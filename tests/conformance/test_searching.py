@@ -71,7 +71,7 @@ async def test_words_of_title_payload_tags_and_type_find_a_task(queue: Queue, se
     assert await found(queue, "ogin") == []
 
 
-async def test_short_word_matches_whole_words_alone(queue: Queue, settle: Settle) -> None:
+async def test_short_word_matches_only_whole_words(queue: Queue, settle: Settle) -> None:
     await queue.submit(type="code", title="go home")
     await queue.submit(type="code", title="golden gate")
     await settle()
@@ -142,7 +142,7 @@ async def test_search_stays_in_its_workspace(queue: Queue, settle: Settle) -> No
         "{words}: needle", "-needle", "needle)", "(needle", "needle \\", "needle ^x", "AND", "OR", "words:needle",
     ],
 )  # fmt: skip
-async def test_operators_are_words_and_nothing_else(queue: Queue, settle: Settle, search: str) -> None:
+async def test_operators_are_treated_as_words(queue: Queue, settle: Settle, search: str) -> None:
     await queue.submit(type="code", title="needle")
     await queue.submit(type="code", title="words near not and or needle x other 1")
     await settle()

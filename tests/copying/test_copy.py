@@ -267,7 +267,7 @@ def test_batches_are_about_a_mebibyte_for_any_row_size() -> None:
     assert pace.rows == 2
 
 
-async def test_copy_is_counted_anew_where_an_empty_queue_was_counted(
+async def test_copy_into_a_counted_empty_queue_is_counted_again(
     queue: Queue, clock: MovedClock, other_url: str
 ) -> None:
     async with Queue.open(other_url, clock=clock) as other:

@@ -6,7 +6,7 @@ import random
 from shiftwork.prove.proxy import Proxy
 
 
-async def test_proxy_closes_although_one_who_waited_for_a_connection_was_cancelled() -> None:
+async def test_proxy_closes_although_a_task_that_waited_for_a_connection_was_cancelled() -> None:
     """All who wait for the end of a connection wait for one future."""
     async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()

@@ -121,7 +121,7 @@ def test_forbidden_await_is_detected(bad: str) -> None:
     assert complaints(bad, "bad.py")
 
 
-def test_a_wait_is_found_beside_what_may_wait() -> None:
+def test_forbidden_await_is_detected_next_to_an_allowed_one() -> None:
     source = "import asyncio\nasync def job(engine):\n    await engine.store.run(verb)\n"
     assert complaints_of_verbs(source, "maintenance.py") == []
     assert complaints_of_verbs(source + "async def verb(tx):\n    await engine.store.run(other)", "maintenance.py")

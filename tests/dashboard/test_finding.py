@@ -61,7 +61,7 @@ def test_state_chips_count_within_the_other_filters(page: Page, site: Site) -> N
     expect(page.get_by_role("button", name=re.compile("^Running"))).to_have_count(0)
 
 
-def test_ticked_tasks_are_cancelled_after_a_count(page: Page, site: Site) -> None:
+def test_selected_tasks_are_cancelled_after_a_count(page: Page, site: Site) -> None:
     made = [submit(site, type="ticked", title=f"Ticked {n}") for n in range(4)]
     call(site, f"/api/tasks/{made[3]}/cancel", {})
     page.goto("/tasks?type=ticked")
@@ -84,7 +84,7 @@ def test_ticked_tasks_are_cancelled_after_a_count(page: Page, site: Site) -> Non
     expect(page.get_by_role("toolbar")).to_have_count(0)
 
 
-def test_all_that_match_are_changed_page_by_page(page: Page, site: Site) -> None:
+def test_all_matching_tasks_are_changed_page_by_page(page: Page, site: Site) -> None:
     call(site, "/api/tasks", [{"type": "mass", "title": f"Mass {n}"} for n in range(230)])
     page.goto("/tasks?type=mass&status=ready")
     expect(page.locator("tbody tr")).to_have_count(50)

@@ -78,7 +78,7 @@ async def test_maintenance_runs_in_every_database(map_url: str) -> None:
         ("default =", "not TOML"),
     ],
 )
-def test_a_map_that_cannot_be_used_says_what_is_wrong(tmp_path: Path, text: str, what: str) -> None:
+def test_unusable_map_is_refused_with_its_error(tmp_path: Path, text: str, what: str) -> None:
     file = tmp_path / "map.toml"
     file.write_text(text)
     with pytest.raises(InvalidConfig, match=what):

@@ -305,7 +305,7 @@ async def listen(follower: Follower, *task_ids: str) -> dict[str, Any]:
     return await follower.send("subscriptions/listen", notifications={"taskIds": list(task_ids)})
 
 
-async def test_listener_hears_of_every_change_until_the_end(queue: Queue) -> None:
+async def test_listener_is_notified_of_every_change_until_the_end(queue: Queue) -> None:
     async with following(served(queue), forms=True) as follower:
         task_id = await follower.submit(tasks=[{"type": "draw"}])
         listening = asyncio.create_task(listen(follower, task_id, "task_01ARZ3NDEKTSV4RRFFQ69G5FAV"))

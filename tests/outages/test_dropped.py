@@ -93,7 +93,7 @@ async def test_call_cut_off_in_the_middle_ends_at_its_time_limit(
         assert (await queue.submit(type="code")).status == "ready"
 
 
-async def test_call_cut_off_in_the_middle_is_begun_anew_before_its_time_limit(
+async def test_call_cut_off_in_the_middle_is_retried_before_its_time_limit(
     far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server waits for it, and it for the server: what one of them said was dropped."""
@@ -107,7 +107,7 @@ async def test_call_cut_off_in_the_middle_is_begun_anew_before_its_time_limit(
             assert (await asyncio.wait_for(queue.cancel(task.id), 30)).status == "cancelled"
 
 
-async def test_call_cut_off_in_its_only_statement_says_before_its_time_limit_that_its_outcome_is_unknown(
+async def test_call_cut_off_in_its_only_statement_reports_an_unknown_outcome_before_its_time_limit(
     far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_sessions, "RESTED_SEC", 60)

@@ -111,7 +111,7 @@ async def check(queue: Queue, fleet: Fleet) -> None:
     assert await stranded(queue) == []
 
 
-async def test_store_that_stays_away_is_reported_as_unavailable(server: Postgres, url: str) -> None:
+async def test_store_that_stays_down_is_reported_as_unavailable(server: Postgres, url: str) -> None:
     async with Queue.open(url) as queue:
         kept = await queue.submit(type="code")
         await asyncio.to_thread(server.stop)

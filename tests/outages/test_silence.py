@@ -117,7 +117,7 @@ async def test_session_blocking_a_call_is_logged_once(
     await stranger.close()
 
 
-async def test_call_that_waits_long_for_a_lock_gives_back_those_it_has(
+async def test_call_that_waits_long_for_a_lock_releases_the_locks_it_holds(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a session whose process is not heard any more would hold them while it waits, and then as long again."""

@@ -84,7 +84,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return Environment.made(folder / "environment", wheel, *extras.split(","))
 
 
-def test_ignored_files_leave_what_the_build_copies() -> None:
+def test_ignored_files_do_not_include_what_the_build_copies() -> None:
     kept = (DOCKERFILE.parent / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     copied = [name for line in STAGES["build"].lines if line.startswith("COPY ") for name in line.split()[1:-1]]
     assert [name for name in copied if f"!{name}" not in kept] == []

@@ -100,7 +100,7 @@ async def test_retry_does_not_conflict_with_its_own_key(queue: Queue, mode: str,
     assert (await queue.submit(fields)).duplicate
 
 
-async def test_dead_letter_is_retried_beside_a_newer_task_of_its_key(queue: Queue) -> None:
+async def test_dead_letter_is_retried_next_to_a_newer_task_of_its_key(queue: Queue) -> None:
     fields = {"type": "code", "idempotency_key": "order-7", "max_attempts": 1}
     dead = await queue.submit(fields)
     (taken,) = await take_all(queue, "worker", 1)

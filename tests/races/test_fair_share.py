@@ -37,7 +37,7 @@ async def test_concurrent_claims_take_from_every_share_without_duplicates(store_
         assert min(shares[name] for name in NAMES) >= claimers * each // len(NAMES) // 2
 
 
-async def test_claim_stalled_with_the_turns_delays_no_other(postgres_url: str) -> None:
+async def test_claim_stalled_with_the_round_robin_lock_delays_no_other(postgres_url: str) -> None:
     await flood(postgres_url, 10)
     async with handles(postgres_url, 2) as (slow, quick):
         await hire(quick, "slow", "quick")

@@ -125,7 +125,7 @@ async def test_dependent_that_continues_is_not_stranded_by_concurrent_ends(store
         assert (await queues[0].status()).types["dependent"] == {"ready": rounds}
 
 
-async def test_review_that_races_with_the_parent_changes_nothing_for_it(store_url: str) -> None:
+async def test_review_concurrent_with_the_parent_changes_nothing_for_it(store_url: str) -> None:
     async with handles(store_url, 2) as (one, two):
         parent, (part,), (token,) = await parent_of(one, 1)
         await one.fail(token, "crash")

@@ -126,13 +126,13 @@ def _forget_an_event(patch: pytest.MonkeyPatch) -> None:
         (_forget_an_event, ()),
     ],
 )
-def test_broken_engine_is_noticed(broken: Break, features: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_engine_is_detected(broken: Break, features: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
     tried = (run(seed, features).wrong for seed in range(30))
     assert any(wrong is not None for wrong in tried), "thirty worlds lived with it"
 
 
-def test_a_seed_seldom_prepares_a_statement_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_rarely_prepares_a_statement_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else much of its time goes into that, and a thousand seeds take minutes more."""
     found: list[dict[str, int]] = []
     close = Disk.close

@@ -98,7 +98,7 @@ async def test_claim_whose_answer_is_lost_is_reported_and_made_once(
         assert [(await queue.get(task.id)).status for task in (first, second)] == ["running", "ready"]
 
 
-async def test_plain_way_writes_what_the_long_way_writes(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_path_writes_what_the_full_path_writes(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Queue.open(postgres_url) as queue:
         await work_off_one(queue)
         written = []
@@ -135,7 +135,7 @@ def _bare(value: Any) -> Any:
     return value
 
 
-async def test_better_work_in_a_lane_that_is_unknown_here_is_taken_first(postgres_url: str) -> None:
+async def test_better_work_in_a_lane_unknown_to_this_process_is_taken_first(postgres_url: str) -> None:
     async with handles(postgres_url, 2) as (here, elsewhere):
         await work_off_one(here)
         await here.submit(type="code")
@@ -144,7 +144,7 @@ async def test_better_work_in_a_lane_that_is_unknown_here_is_taken_first(postgre
         assert held.id == urgent.id
 
 
-async def test_changes_by_another_process_hold_for_the_next_claim(postgres_url: str) -> None:
+async def test_changes_by_another_process_apply_to_the_next_claim(postgres_url: str) -> None:
     async with handles(postgres_url, 2) as (here, elsewhere):
         await here.agents.register(id="ada", max_concurrent_tasks=3)
         await work_off_one(here)
@@ -180,7 +180,7 @@ async def test_task_with_a_time_limit_of_its_own_keeps_it(postgres_url: str) -> 
         assert held.execution_deadline == pytest.approx(claimed_at + 7)
 
 
-async def test_special_work_soon_goes_the_long_way_at_once(postgres_url: str) -> None:
+async def test_special_work_soon_takes_the_full_path_at_once(postgres_url: str) -> None:
     async with Queue.open(postgres_url) as queue:
         await queue.agents.register(id="ada", max_concurrent_tasks=5)
         await work_off_one(queue)
@@ -189,7 +189,7 @@ async def test_special_work_soon_goes_the_long_way_at_once(postgres_url: str) ->
         assert not queue.engine.plain_claims.is_likely("default")
 
 
-async def test_claim_of_many_tasks_goes_the_long_way(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_claim_of_many_tasks_takes_the_full_path(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Queue.open(postgres_url) as queue:
         await queue.agents.register(id="ada", max_concurrent_tasks=None)
         await work_off_one(queue)
@@ -224,7 +224,7 @@ async def beat_of(queue: Queue, monkeypatch: pytest.MonkeyPatch, *, is_plain: bo
 
 
 @pytest.mark.parametrize("scope", ["task", "runtime"])
-async def test_plain_beat_writes_what_the_long_way_writes(
+async def test_plain_heartbeat_writes_what_the_full_path_writes(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, scope: str
 ) -> None:
     async with Queue.open(postgres_url) as queue:
@@ -238,7 +238,7 @@ async def test_plain_beat_writes_what_the_long_way_writes(
     assert written[0]["covers_all"] == (scope == "runtime")
 
 
-async def test_beats_of_which_one_is_lost_answer_each(postgres_url: str) -> None:
+async def test_heartbeats_are_answered_separately_if_one_claim_is_lost(postgres_url: str) -> None:
     async with Queue.open(postgres_url) as queue:
         await queue.agents.register(id="ada", max_concurrent_tasks=3)
         await queue.submit_many([{"type": "code"}] * 3)
@@ -252,7 +252,7 @@ async def test_beats_of_which_one_is_lost_answer_each(postgres_url: str) -> None
         assert queue.engine.plain_beats._misses == {"default": 1}
 
 
-async def test_beat_tells_how_long_to_go_slow_and_what_waits(postgres_url: str) -> None:
+async def test_heartbeat_returns_the_slowdown_and_waiting_instructions(postgres_url: str) -> None:
     async with Queue.open(postgres_url) as queue:
         await queue.agents.register(id="ada", provider="anthropic", max_concurrent_tasks=3)
         await queue.submit_many([{"type": "code"}] * 2)

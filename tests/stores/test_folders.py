@@ -35,7 +35,7 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-async def test_artifacts_are_stored_beside_a_sqlite_file(tmp_path: Path) -> None:
+async def test_artifacts_are_stored_next_to_a_sqlite_file(tmp_path: Path) -> None:
     async with Queue.open(f"sqlite:///{tmp_path}/work.db") as queue:
         assert not (tmp_path / "work.db.artifacts").exists(), "made when it is needed"
         await queue.artifacts.put(b"x")

@@ -131,7 +131,9 @@ async def test_idle_submit_notifies_in_its_only_statement(
     await listener.close()
 
 
-async def test_batch_of_lone_tasks_completes_in_two_statements_and_a_commit(postgres_url: str, sent: list[str]) -> None:
+async def test_batch_of_standalone_tasks_completes_in_two_statements_and_a_commit(
+    postgres_url: str, sent: list[str]
+) -> None:
     async with Queue.open(postgres_url) as queue:
         await queue.agents.register(id="ada", max_concurrent_tasks=10)
         await queue.submit_many([{"type": "code"}] * 20)

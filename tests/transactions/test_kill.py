@@ -47,7 +47,7 @@ async def own_rows(url: str) -> int:
         await connection.close()
 
 
-async def test_killed_before_the_commit_nothing_was_submitted(own_table: str) -> None:
+async def test_kill_before_the_commit_submits_nothing(own_table: str) -> None:
     process = await start(own_table)
     await reached(process, "submitted")
     process.kill()
@@ -59,7 +59,7 @@ async def test_killed_before_the_commit_nothing_was_submitted(own_table: str) ->
     assert await own_rows(own_table) == 0
 
 
-async def test_killed_after_the_commit_the_task_is_there(own_table: str) -> None:
+async def test_task_survives_a_kill_after_the_commit(own_table: str) -> None:
     process = await start(own_table)
     await reached(process, "submitted")
     await go_on(process)

@@ -240,7 +240,7 @@ async def test_duplicate_waits_for_the_callers_transaction(queue: Queue, dsn: st
         assert (await other).id == mine.id
 
 
-async def test_queue_in_public_is_found_whatever_the_search_path(postgres_dsn: str) -> None:
+async def test_queue_in_public_is_found_with_any_search_path(postgres_dsn: str) -> None:
     async with Queue.open(postgres_dsn) as queue:
         connection = await asyncpg.connect(postgres_dsn, server_settings={"search_path": "pg_temp"})
         try:

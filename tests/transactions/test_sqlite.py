@@ -81,7 +81,7 @@ async def test_agents_are_woken_by_the_commit(queue: Queue, connection: apsw.Con
         await asyncio.wait_for(asyncio.gather(*heard), 10)
 
 
-async def test_no_one_is_woken_by_a_later_transaction(queue: Queue, connection: apsw.Connection) -> None:
+async def test_later_transaction_wakes_no_one(queue: Queue, connection: apsw.Connection) -> None:
     await queue.submit(type="code", connection=connection)
     connection.execute("rollback")
     async with queue.engine.store.lane_wakes() as own:

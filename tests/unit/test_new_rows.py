@@ -43,5 +43,5 @@ def test_values_of_a_row_are_in_the_order_of_the_statement(statement: str, value
     assert values(row) == columns_of(statement)
 
 
-def test_places_of_the_id_are_those_of_a_task_that_stands_alone() -> None:
+def test_places_of_the_id_are_those_of_a_standalone_task() -> None:
     assert [columns_of("insert_tasks")[place] for place in places_of_id()] == ["id", "dag_id", "root_id"]

@@ -34,7 +34,7 @@ def squarer(worker: Worker) -> list[int]:
     return given
 
 
-async def test_handler_goes_on_with_partial_results(queue: Queue, clock: MovedClock) -> None:
+async def test_handler_continues_with_partial_results(queue: Queue, clock: MovedClock) -> None:
     worker = Worker()
     squarer(worker)
     seen: list[Subtask] = []
@@ -217,7 +217,7 @@ async def test_retried_subtask_does_not_change_what_a_map_returned(queue: Queue,
     assert [type(found) for (found,) in seen] == [TaskFailed, TaskFailed]
 
 
-async def test_two_maps_of_one_type_are_two_maps(queue: Queue, clock: MovedClock) -> None:
+async def test_two_maps_of_one_type_are_independent(queue: Queue, clock: MovedClock) -> None:
     worker = Worker()
     squarer(worker)
 

@@ -372,7 +372,7 @@ async def test_outbox_result_survives_its_worker(own_server: Postgres, tmp_path:
         assert list(folder.iterdir()) == []
 
 
-async def test_outbox_result_survives_its_worker_beside_another(own_server: Postgres, tmp_path: Path) -> None:
+async def test_outbox_result_survives_its_worker_next_to_another(own_server: Postgres, tmp_path: Path) -> None:
     """The other worker reconnects first, and sees that the process is gone."""
     async with cut_off_while_at_work(own_server, tmp_path, background=1) as (queue, mill, tasks, folder):
         (killed,) = {pid for task in tasks for pid in mill.holders(task)}

@@ -113,7 +113,7 @@ async def test_opencode_headers_are_read(shop: Queue, commands: CommandRunner) -
     assert 1_680 < task.available_at - shop.now() <= 1_800
 
 
-async def test_overload_rests_the_model_where_the_agent_names_it(shop: Queue, commands: CommandRunner) -> None:
+async def test_overload_pauses_the_model_that_the_agent_names(shop: Queue, commands: CommandRunner) -> None:
     overloads = [
         claude("API Error: 529 Overloaded", synthetic("overloaded"), api_error_status=529),
         codex("Selected model is at capacity. Please try a different model."),
@@ -178,7 +178,7 @@ async def test_successful_reconnect_of_codex_is_not_a_failure(shop: Queue, comma
     assert task.status == "completed"
 
 
-async def test_tokens_of_codex_are_priced_so_that_a_cost_limit_binds_it(shop: Queue, commands: CommandRunner) -> None:
+async def test_tokens_of_codex_are_priced_so_that_its_cost_limit_applies(shop: Queue, commands: CommandRunner) -> None:
     used = {"input_tokens": 1_000_000, "cached_input_tokens": 800_000, "output_tokens": 10_000}
     events: list[dict[str, Any]] = [{"type": "thread.started"}, {"type": "turn.completed", "usage": used}]
     (task,) = await run(shop, commands, events, code=0, options=("--model", "gpt-5-codex"))
@@ -225,7 +225,7 @@ async def test_headers_of_a_raised_error_set_the_wait(shop: Queue) -> None:
     assert [rests.key for rests in await shop.cooldowns.list()] == ["provider:openai,account:team"]
 
 
-async def test_raised_401_rests_its_account(shop: Queue) -> None:
+async def test_raised_401_pauses_its_account(shop: Queue) -> None:
     task = await after(shop, ApiError("no", 401, {}))
     assert (task.status, task.failure_reason, task.attempts) == ("ready", "auth_failure", 0)
     assert [(rests.key, rests.until) for rests in await shop.cooldowns.list()] == [

@@ -120,7 +120,7 @@ async def test_approval_of_a_tool_call_is_a_question(desk: tuple[Queue, ModelSer
     assert server.answered == ["weather", "publish", "weather", "publish", "words", "words"]
 
 
-def test_frameworks_are_imported_by_their_integration_alone() -> None:
+def test_frameworks_are_imported_only_by_their_integration() -> None:
     loaded = "import sys, shiftwork, shiftwork.worker, shiftwork.integrations; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     packages = {name.partition(".")[0] for name in done.stdout.split()}

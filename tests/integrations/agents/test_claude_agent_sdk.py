@@ -74,7 +74,7 @@ async def test_transcript_outlives_the_attempt(store_url: str) -> None:
     assert task.tokens_used == {"input": 15, "output": 7}
 
 
-async def test_deferred_call_is_taken_up_without_a_prompt(sqlite_url: str) -> None:
+async def test_deferred_call_is_continued_without_a_prompt(sqlite_url: str) -> None:
     waiting = DeferredToolUse("toolu_1", "Bash", {"command": "ls"})
 
     async def first(ctx: Context) -> None:

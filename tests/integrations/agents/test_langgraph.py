@@ -142,7 +142,7 @@ async def test_branches_that_interrupt_are_asked_one_after_the_other(sqlite_url:
     assert sorted(task.result.data) == ["left to left?", "right to right?"]
 
 
-async def test_checkpointer_refuses_what_it_could_not_store(sqlite_url: str) -> None:
+async def test_checkpointer_refuses_unsupported_calls(sqlite_url: str) -> None:
     worker = Worker(concurrency=1)
     refused: list[str] = []
 
