@@ -60,7 +60,7 @@ def config(receiver: Receiver, **fields: str) -> TaskPushNotificationConfig:
 
 
 def states(receiver: Receiver) -> list[str]:
-    """What was received, read as the protocol's own type."""
+    """Return the received notifications as the protocol's own type."""
     return [state(ParseDict(got.json, StreamResponse()).task) for got in receiver.got]
 
 

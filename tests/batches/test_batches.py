@@ -1,4 +1,4 @@
-"""What becomes of work that may wait a day."""
+"""Work that may wait a day: how it is batched, sent, answered and recovered."""
 
 import pytest
 

@@ -22,7 +22,7 @@ LINES = [row for row in COMMANDS if row[0] not in {*ON_DATABASES, "doctor"}]  # 
 
 
 class Remote(Terminal):
-    """Commands go to a server; what no command does is done at its database."""
+    """Commands go to a server; calls without a command go to its database."""
 
     def __init__(self, folder: Path, database: str, server: str) -> None:
         super().__init__(database, folder)

@@ -31,13 +31,13 @@ def call(folder: Path, line: str, *, stdin: str | None = None, **environment: st
 
 
 def clean_environment() -> dict[str, str]:
-    """Without what commands that other tests ran in this process have set for their children."""
+    """Remove variables that commands of other tests set in this process."""
     set_here = ("SHIFTWORK_STORE", "SHIFTWORK_LOG_FORMAT", "NO_COLOR")
     return {name: value for name, value in os.environ.items() if not name.startswith(set_here)}
 
 
 def in_terminal(folder: Path, line: str, columns: int, **environment: str) -> str:
-    """What a person sees in a terminal of this width."""
+    """Return the output on a terminal of this width."""
     ours, theirs = pty.openpty()
     known = {**clean_environment(), "TERM": "xterm", "COLUMNS": str(columns), **environment}
     process = subprocess.Popen([*PROGRAM, *line.split()], cwd=folder, stdout=theirs, stderr=theirs, env=known)

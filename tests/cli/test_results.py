@@ -32,7 +32,7 @@ def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Termina
 
 @contextmanager
 def working(terminal: Terminal, *works: Work) -> Iterator[None]:
-    """An agent in another thread, with a queue of its own, that does the next tasks so."""
+    """Run an agent in another thread, with its own queue, that handles the next tasks like this."""
 
     async def work() -> None:
         async with Queue.open(terminal.url) as queue:

@@ -1,4 +1,4 @@
-"""Calls over a bad network: repeated until they are answered, with one effect however often they are sent."""
+"""Calls over a bad network: retried until they are answered, with one effect."""
 
 import asyncio
 import logging

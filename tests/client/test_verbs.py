@@ -1,4 +1,4 @@
-"""What a client needs, and what it hands out."""
+"""What a client imports, and the assignments it returns."""
 
 import inspect
 import subprocess

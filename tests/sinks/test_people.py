@@ -171,7 +171,7 @@ async def test_request_with_a_wrong_signature_or_an_old_one_is_refused(queue: Qu
 @pytest.mark.parametrize(
     "body", [b"", b"payload=", b"payload=%7B", b"payload=[]", b"x=1", b'payload={"type":1}', pressed("{"), pressed("7")]
 )
-async def test_signed_request_without_an_action_is_refused(queue: Queue, receiver: Receiver, body: bytes) -> None:
+async def test_malformed_signed_request_is_refused(queue: Queue, receiver: Receiver, body: bytes) -> None:
     await add(queue, receiver, "people", kind="slack", secret=SECRET)
     with pytest.raises(Malformed):
         await press(queue, body)
