@@ -1,4 +1,4 @@
-"""The documentation is true: generated pages match the code, every snippet runs, every public name is described."""
+"""The documentation is correct: generated pages match the code, every snippet runs, every public name is described."""
 
 import asyncio
 import os
@@ -68,7 +68,7 @@ def test_generated_pages_are_up_to_date() -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """What answers where the pages say http://127.0.0.1:8080."""
+    """The server that replaces http://127.0.0.1:8080 of the pages."""
     with served(f"sqlite:///{tmp_path_factory.mktemp('server')}/queue.db") as running:
         yield running.url
 

@@ -31,7 +31,7 @@ def call(folder: Path, line: str, *, stdin: str | None = None, **environment: st
 
 
 def clean_environment() -> dict[str, str]:
-    """Remove variables that commands of other tests set in this process."""
+    """Return the environment without variables that commands of other tests set in this process."""
     set_here = ("SHIFTWORK_STORE", "SHIFTWORK_LOG_FORMAT", "NO_COLOR")
     return {name: value for name, value in os.environ.items() if not name.startswith(set_here)}
 

@@ -30,7 +30,7 @@ async def size(queue: Queue, account: str, capacity: float = 1000, unit: str = "
 
 
 async def work(queue: Queue, tokens: int, agent: str = "worker") -> str | None:
-    """One task that uses so many tokens; the account of its claim."""
+    """Run one task that uses this many tokens; return the account of its claim."""
     await queue.submit(type="code")
     held = await take(queue, agent)
     await queue.complete(held.token, usage={"tokens_in": tokens})
@@ -47,7 +47,7 @@ async def window(queue: Queue, name: str = "a") -> Window:
 
 
 async def report(queue: Queue, utilization: float, resets_in: float, name: str = "five_hour", **more: Any) -> None:
-    """What the provider said during a task."""
+    """Report the provider's windows during a task."""
     await queue.submit(type="code")
     held = await take(queue)
     state = {"window": name, "utilization": utilization, "resets_at": queue.now() + resets_in, **more}
@@ -343,9 +343,7 @@ async def test_full_window_blocks_no_one_while_the_provider_still_serves(queue: 
     assert len(await queue.claim("worker")) == 1
 
 
-async def test_minute_window_does_not_hide_a_nearly_used_five_hour_window(
-    queue: Queue, clock: MovedClock
-) -> None:
+async def test_minute_window_does_not_hide_a_nearly_used_five_hour_window(queue: Queue, clock: MovedClock) -> None:
     await hire(queue, "a", "b")
     sizes = [
         {"name": "minute", "unit": "tokens", "capacity": 900},
@@ -366,7 +364,7 @@ async def test_minute_window_decides_between_accounts_without_others(queue: Queu
 
 
 async def two_agents(queue: Queue, used: int = 800, **more: Any) -> None:
-    """Agent `low` has used much of its account, agent `high` nothing of its own; both ask for work."""
+    """Agent `low` has used much of its account, agent `high` nothing; both are claiming."""
     for agent, name in (("low", "a"), ("high", "b")):
         await hire(queue, name, agent=agent, **more)
         await size(queue, name)

@@ -1,4 +1,4 @@
-"""Alerts: each is written with its cause, told once, and acknowledged by someone."""
+"""Alerts: each is written with its cause, raised once, and acknowledged by a person."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ async def test_failure_that_is_retried_raises_no_alert(queue: Queue) -> None:
 
 
 class Undone(Exception):
-    """The transaction is given up."""
+    """Rolls the transaction back."""
 
 
 async def test_alert_is_rolled_back_with_its_cause(queue: Queue) -> None:

@@ -11,7 +11,7 @@ from tests.conformance.steps import submit_dag, take
 
 
 async def causes(queue: Queue) -> dict[str, Cause]:
-    """By kind, as of now: counts of two seconds ago would do."""
+    """Return the current causes by kind, without the cached counts of the last seconds."""
     await queue.status(fresh=True)
     found = (await queue.control.blocked()).causes
     assert len({cause.kind for cause in found}) == len(found), found

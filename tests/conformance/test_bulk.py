@@ -127,7 +127,7 @@ async def test_purge_of_completed_tasks_is_skipped_if_purging_cancels(queue: Que
 
 
 async def test_task_that_moved_on_is_skipped_and_named(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look for a page and its transaction, an agent takes one of its tasks."""
+    """Between the query for a page and its transaction, an agent claims one of its tasks."""
     from shiftwork.search.selection import Selection  # noqa: PLC0415  # for this test alone
 
     ours, look = await fill(queue, 3), Selection.page

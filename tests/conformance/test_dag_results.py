@@ -1,4 +1,4 @@
-"""Waiting for DAGs: what became of each task, the first failure, and DAGs that can go no further."""
+"""Waiting for DAGs: the outcome of each task, the first failure, and DAGs that cannot continue."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Events of some tasks, DAGs, types and verbs alone, read and followed."""
+"""Events filtered by task, DAG, type and verb, read and followed."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A task that goes on when its subtasks or dependencies have ended, whatever the outcome, and sees each failure."""
+"""A task that continues once its subtasks or dependencies have ended, with any outcome, and sees each failure."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -72,7 +72,7 @@ async def test_parent_survives_a_setting_that_would_cancel_it(queue: Queue) -> N
 
 
 async def test_setting_continue_does_not_change_a_wait_for_subtasks(queue: Queue) -> None:
-    """A handler that did not ask for failures would take the subtask for done."""
+    """A handler that did not request failures would treat the subtask as completed."""
     await queue.settings.set("on_dependency_failed", "continue")
     await queue.submit(type="code", id="parent")
     await queue.spawn((await take(queue)).token, PARTS[:1], wait=True)
@@ -171,7 +171,7 @@ async def test_retried_dead_letter_changes_nothing_for_a_parent_that_continued(q
 
 
 async def test_retried_parent_sees_new_outcomes_of_its_subtasks(queue: Queue) -> None:
-    """A person who had the subtask done and retries the parent wants it to see the result."""
+    """After the subtask was completed on a retry, a retry of the parent must see its result."""
     (part,) = await waiting_parent(queue, PARTS[:1])
     await fail_part(queue)
     await queue.fail((await take(queue, types=["code"])).token, "subtasks_failed", retry=False)
@@ -208,7 +208,7 @@ async def test_wait_for_tasks_ends_with_the_last_task(queue: Queue) -> None:
 
 
 async def test_displaced_subtask_has_not_ended(queue: Queue) -> None:
-    """It comes back by itself when there is room."""
+    """It returns by itself when there is room."""
     await waiting_parent(queue, [{**PARTS[0], "priority": 80}])
     await queue.settings.set("overflow", "displace_to_dlq")
     await queue.settings.set("max_queue_size", 1)

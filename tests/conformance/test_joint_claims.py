@@ -1,4 +1,4 @@
-"""Claims that come at one moment share one transaction, and each keeps its own limits, errors and caller."""
+"""Concurrent claims share one transaction; each keeps its own limits, errors and caller."""
 
 import asyncio
 import functools
@@ -15,7 +15,7 @@ from tests.conformance.steps import take
 
 @pytest.fixture
 def transactions(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The verbs of agents, a name for each transaction; what a queue does of its own accord is left out."""
+    """Return the agents' verbs, one name per transaction, without background work of the queue."""
     store, begun = queue.engine.store, list[str]()
     run = store.run
 
@@ -33,7 +33,7 @@ async def claim_at_once(queue: Queue, agents: Sequence[str], **options: Any) -> 
 
 
 async def learn(queue: Queue, agents: Sequence[str]) -> None:
-    """Let the queue know these agents, its settings and its lanes."""
+    """Let the queue cache these agents, its settings and its lanes."""
     await queue.submit(type="code")
     await queue.complete((await take(queue, agents[0])).token)
     await claim_at_once(queue, agents)
@@ -183,7 +183,7 @@ async def test_waiting_agents_take_a_burst(queue: Queue) -> None:
 
 
 async def until_parked(queue: Queue, count: int) -> None:
-    """Until this many claims have looked and wait."""
+    """Wait until this many claims have found nothing and wait."""
     waiters = queue.executor.shared.claim_waiters
     async with asyncio.timeout(20):
         while len(waiters._waiters) < count or any(w.looking for w in waiters._waiters.values()):  # noqa: ASYNC110  # a look of another task

@@ -1,4 +1,4 @@
-"""Finished tasks are counted from the log and not read: the sums are right at every moment, whoever works."""
+"""Finished tasks are counted from the log and not read: the sums are right at every moment, under any load."""
 
 import asyncio
 
@@ -11,13 +11,13 @@ from tests.conformance.steps import change, dead_letter, finish, sql, take
 
 
 async def difference(queue: Queue) -> dict[kept_counts.Tally, int]:
-    """By how much the rows exceed what is kept of them, on one snapshot."""
+    """Return the difference between the rows and the kept counts, in one snapshot."""
     _, wrong = await queue.engine.store.read(kept_counts.difference)
     return dict(wrong)
 
 
 async def count_on(queue: Queue) -> None:
-    """As the maintenance job does."""
+    """Count the log, as the maintenance job does."""
     await kept_counts.advance(queue.engine.store)
     await kept_counts.make_whole(queue.engine.store)
 

@@ -27,7 +27,7 @@ DAY = 86_400.0
 
 
 def keyed(queue: Queue, key: str = "key-1", fingerprint: str = "f") -> Queue:
-    """The queue as one request speaks to it: each sending is another handle."""
+    """Return a handle for one request; each repeat of the request needs its own."""
     return queue.for_caller(queue.caller._replace(idempotency=IdempotentRequest(key, fingerprint)))
 
 
@@ -199,7 +199,7 @@ async def not_told(queue: Queue) -> str:
 
 
 async def given_up(queue: Queue) -> str:
-    """A notification that a receiver wanted no more of."""
+    """A notification that the receiver has permanently refused."""
     sent = await queue.sinks.test(await emitted(queue))
     store, engine = queue.engine.store, queue.engine
     (delivery,) = await store.run(lambda tx: deliveries.lease(tx, engine, {}, 1))
@@ -474,7 +474,7 @@ async def test_interrupted_purge_continues_when_repeated(queue: Queue, monkeypat
 
 
 def _break_after(queue: Queue, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection is gone after this many transactions, for one call."""
+    """Break the connection of one call after this many transactions."""
     store, run = queue.engine.store, queue.engine.store.run
     left = count
 

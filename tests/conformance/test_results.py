@@ -1,4 +1,4 @@
-"""Waiting for results: what each end of a task answers, for whom, and how long a caller waits."""
+"""Waiting for results: the answer for each outcome, access, and timeouts."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Tasks are found by words, through filters that combine, whether the index has read of them or not."""
+"""Tasks are found by words and combined filters, whether they are indexed yet or not."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -22,7 +22,7 @@ async def found(queue: Queue, search: str, **filters: Any) -> list[str | None]:
 
 
 async def indexed(queue: Queue) -> int:
-    """Entries of the index, once it has read everything."""
+    """Return the index entries, after indexing everything."""
     await run_once(queue.engine, force=True)
     (row,) = await sql(queue, "select count(*) as total from search_entries")
     return int(row["total"])
@@ -30,7 +30,7 @@ async def indexed(queue: Queue) -> int:
 
 @pytest.fixture(params=[False, True], ids=["fresh", "indexed"])
 async def settle(request: pytest.FixtureRequest, queue: Queue) -> Settle:
-    """Whether the index has read of what is searched for."""
+    """Run the test with and without indexing first."""
 
     async def wait() -> None:
         if request.param:

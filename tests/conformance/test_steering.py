@@ -77,7 +77,7 @@ async def test_a_holder_that_lost_the_claim_gets_and_acknowledges_nothing(queue:
 
 
 async def test_instructions_are_kept_over_retries(queue: Queue) -> None:
-    """One that was not acknowledged comes by itself; all of them are there for an attempt that asks."""
+    """Heartbeats bring unacknowledged ones; the inbox of an attempt has all of them."""
     await queue.settings.set("retry.strategy", "immediate")
     first = await held(queue)
     await queue.tell(first.id, "one")

@@ -1,4 +1,4 @@
-"""A task's log: kept in order under its claim, bounded, read by a cursor, and gone with a purged task."""
+"""A task's log: kept in order under its claim, bounded, read by a cursor, and deleted with a purged task."""
 
 import asyncio
 from typing import Any
@@ -22,7 +22,7 @@ async def texts(queue: Queue, task_id: str) -> list[str]:
 
 
 async def held(queue: Queue, agent: str = "worker") -> tuple[str, str]:
-    """A task that is worked on: its id, and the token of its claim."""
+    """Start a task; return its id and its claim token."""
     made = await queue.submit(type="code")
     return made.id, (await take(queue, agent)).token
 

@@ -26,7 +26,7 @@ def declared(name: str = "summarise", payload: Any = TEXT, result: Any = None, *
 
 
 async def agent(queue: Queue, name: str, *types: dict[str, Any]) -> list[str]:
-    """A worker starts and declares its types; what it is told to differ."""
+    """Start a worker that declares its types; return the drift."""
     await queue.agents.register(id=name)
     return [drift.text for type_ in await queue.types.declare(name, list(types)) for drift in type_.drift]
 

@@ -1,4 +1,4 @@
-"""Callers that wait for events or for lines of a log are served by one look at the end of the log."""
+"""One query for the end of the log serves all callers that wait for events or log lines."""
 
 import asyncio
 from typing import Any

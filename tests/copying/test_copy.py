@@ -117,7 +117,7 @@ async def test_work_continues_in_the_copy(queue: Queue, clock: MovedClock, other
 
 
 async def test_event_numbers_continue_after_deleted_rows(queue: Queue, clock: MovedClock, other_url: str) -> None:
-    """Anyone who follows events has the last number, whether its row is still there or not."""
+    """Followers have the last number, even if its row was deleted."""
     await queue.submit_many([{"type": "code"}] * 3)
     newest = (await queue.events("now")).next
 
@@ -136,7 +136,7 @@ async def test_event_numbers_continue_after_deleted_rows(queue: Queue, clock: Mo
 
 
 async def test_heartbeat_timeout_restarts_with_the_copy(queue: Queue, clock: MovedClock, other_url: str) -> None:
-    """As after an outage: anyone who beats within one timeout keeps what it holds."""
+    """As after an outage, agents that send a heartbeat within one timeout keep their tasks."""
     await queue.submit_many([{"type": "code", "timeout_sec": 86_400}] * 2)
     beating, silent = await take(queue, "beating"), await take(queue, "silent")
     clock.advance(600)

@@ -1,4 +1,4 @@
-"""Snapshots are taken by themselves; where that fails, someone is told and the queue continues."""
+"""Snapshots are taken periodically; a failure raises an alert, and the queue continues."""
 
 import asyncio
 from pathlib import Path

@@ -170,7 +170,7 @@ async def test_faults_lose_and_repeat_nothing_and_leave_nothing_behind(store_url
 
 
 async def leftovers(url: str) -> list[str]:
-    """What lies where a run makes its scratch store: files next to the user's, or schemas of the database."""
+    """Return what is left where a run creates its scratch store: files next to the user's, or schemas."""
     if url.startswith("sqlite"):
         return sorted(path.name for path in Path(url.removeprefix("sqlite:///")).parent.glob(".shiftwork-prove*"))
     connection = await asyncpg.connect(url)
@@ -225,7 +225,7 @@ def change(package: Path, name: str, right: str, wrong: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("wrong", BROKEN)
 def test_broken_build_is_detected_by_prove(sqlite_url: str, package: Path, wrong: str) -> None:
-    """Tasks are lost, effects done twice, fences ignored, costs dropped, kept steps repeated."""
+    """Broken builds lose tasks, repeat effects, ignore fences, drop costs, or repeat stored steps."""
     for name, right, mutated in BROKEN[wrong]:
         change(package, name, right, mutated)
     done = run(sqlite_url, "prove", *SHORT, "--tasks", "1600", "--faults", "freeze", path=package.parent)

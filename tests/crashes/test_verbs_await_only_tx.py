@@ -52,13 +52,13 @@ def is_around(file: Path) -> bool:
 
 
 def complaints(source: str, name: str) -> list[str]:
-    """Of a file that holds nothing but verbs."""
+    """Check a file that contains only verbs."""
     tree = ast.parse(source)
     return waits(tree, name) + [c for function in functions(tree) for c in foreign_awaits(function, name)]
 
 
 def complaints_of_verbs(source: str, name: str) -> list[str]:
-    """Of the functions that are given a transaction, in a file that holds others, too."""
+    """Check the functions with a transaction parameter in a file that contains others, too."""
     verbs = [function for function in functions(ast.parse(source)) if takes_transaction(function)]
     return [c for verb in verbs for c in waits(verb, name) + foreign_awaits(verb, name)]
 

@@ -1,4 +1,4 @@
-"""The pages of batches: where each batch is, what it cost, and what became of its tasks."""
+"""The pages of batches: the state and cost of each batch, and the outcome of its tasks."""
 
 from __future__ import annotations
 

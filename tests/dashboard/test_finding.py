@@ -1,4 +1,4 @@
-"""Tasks are searched for, ticked, and changed many at once in a browser."""
+"""Tasks are searched, selected and changed in bulk in a browser."""
 
 from __future__ import annotations
 

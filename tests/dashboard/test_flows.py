@@ -16,7 +16,7 @@ from tests.dashboard.conftest import Heard, Site
 
 
 def call(site: Site, path: str, body: Any = None, method: str | None = None) -> Any:
-    """What another program does meanwhile."""
+    """Call the server as another program."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     with urlopen(Request(site.url + path, data, headers, method=method)) as answer:  # noqa: S310  # our own server
@@ -211,7 +211,7 @@ def test_task_is_run_again_from_a_step_with_another_payload(page: Page, site: Si
 
 
 def test_dag_graph_follows_a_dag_that_grew_and_was_rerun(page: Page, site: Site) -> None:
-    """A later task joined it, and the first one was done again: the new one stands in its place, with its edges."""
+    """A later task joined it, and the first one was rerun: the new task takes its place and its edges."""
     first, second = call(site, "/api/tasks", [{"type": "grow", "title": "First"}, {"type": "alone", "title": "Other"}])
     last = call(site, "/api/tasks", {"type": "grow", "title": "Last", "dependencies": [first["id"], second["id"]]})
     call(site, f"/api/tasks/{first['id']}/cancel", {})

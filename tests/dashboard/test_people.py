@@ -41,7 +41,7 @@ def test_task_submitted_on_the_dashboard_equals_one_over_http(page: Page, site: 
 
 @contextmanager
 def receiver(got: SimpleQueue[Any]) -> Iterator[str]:
-    """The address of a web server that keeps what it is told."""
+    """Yield the address of a web server that stores its requests."""
 
     class Receive(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -50,7 +50,7 @@ def receiver(got: SimpleQueue[Any]) -> Iterator[str]:
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:  # the name is the library's
-            """Say nothing."""
+            """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receive)
     Thread(target=server.serve_forever, daemon=True).start()

@@ -27,7 +27,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def fill(map_url: str) -> None:
-    """Three workspaces: `moved` went from a to b, `born` was made in b before there was a map, `here` is in a."""
+    """Three workspaces: `moved` went from a to b, `born` was created in b before there was a map, `here` is in a."""
     async with Queue.open(map_url) as queue:
         assert queue.routes is not None
         async with Queue.open(queue.routes.map.databases["b"], workspace="born") as alone:

@@ -359,7 +359,7 @@ def test_invalid_address_is_refused(given: str) -> None:
 
 
 async def test_token_without_the_work_scope_can_wait_for_a_result(queue: Queue) -> None:
-    """A call that waits asks again whether its token is valid: for what it may do, not for work."""
+    """A waiting call rechecks its token for the scopes of the call, not for `work`."""
     secret = (await queue.tokens.create("planner", ["submit"])).secret
     await queue.agents.register(id="crab")
     async with serving(queue, tokens=True) as (_, url), over_http(url, authorization=f"Bearer {secret}") as agent:

@@ -28,7 +28,7 @@ from tests.mcp.talking import PATIENCE_SEC, command, serving
 
 
 class CreatedTask(types.Result):
-    """What `submit` answers to a client that follows tasks."""
+    """The answer of `submit` to a client that follows tasks."""
 
     result_type: Literal["task"] = Field(alias="resultType")
     task_id: str = Field(alias="taskId")
@@ -326,7 +326,7 @@ async def test_listener_is_notified_of_every_change_until_the_end(queue: Queue) 
 
 
 async def test_task_survives_the_server(store_url: str) -> None:
-    """The id is all that a client keeps: another server, started later, knows the task."""
+    """The client keeps only the id: another server, started later, finds the task."""
     async with await Queue.open(store_url) as queue:
         await queue.agents.register(id="crab")
         async with following(command(store_url)) as follower:

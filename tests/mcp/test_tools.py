@@ -518,7 +518,7 @@ async def test_list_finds_tasks_by_words(agent: Agent, queue: Queue) -> None:
 
 
 def test_parameters_are_those_of_the_operation() -> None:
-    """Types, bounds and defaults are declared once, on the operation; a tool narrows what it says it narrows."""
+    """Types, bounds and defaults are declared once, on the operation; a tool narrows only what it declares."""
     for tool in TOOLS.values():
         known = tool.operation.parameters.sent
         for field in msgspec.structs.fields(tool.takes):

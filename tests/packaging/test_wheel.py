@@ -1,4 +1,4 @@
-"""The wheel says what it is, contains what it needs, and works where nothing else is installed."""
+"""The wheel has correct metadata, is complete, and works in a clean environment."""
 
 import email
 import re

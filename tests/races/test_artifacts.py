@@ -1,4 +1,4 @@
-"""Content is brought in, referred to and collected at the same time: what someone was told is there, is there."""
+"""Content is uploaded, referenced and collected concurrently: acknowledged content is never lost."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ async def content(queue: Queue, artifact_id: str) -> bytes:
 
 
 async def collect(queue: Queue) -> int:
-    """One turn of the maintenance job on what no one refers to at this moment."""
+    """Run the maintenance job on currently unreferenced artifacts."""
     counts = await queue.engine.store.run(lambda tx: job.collect(tx, queue.engine))
     await job.remove(queue.engine)
     return counts.get("collected", 0)
@@ -108,7 +108,7 @@ async def test_concurrent_upload_reference_and_collect_lose_nothing(store_url: s
         tasks: list[str] = []
 
         async def use(queue: Queue) -> None:
-            """Two bring the same content; as often as it is collected before it is referred to, it is brought anew."""
+            """Upload and reference content, and upload it again if it was collected in between."""
             for number in range(ROUNDS):
                 while True:
                     kept = await queue.artifacts.put(b"%d" % number)

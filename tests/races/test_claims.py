@@ -1,4 +1,4 @@
-"""Claimers that meet: one winner a task, limits hold, and no one goes away empty while there is work."""
+"""Concurrent claims: each task has one winner, limits hold, and no claim is empty while there is work."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

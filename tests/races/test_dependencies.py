@@ -1,4 +1,4 @@
-"""A child becomes ready when, and only when, its last parent completes, anyone who else is at work then."""
+"""A child becomes ready if, and only if, its last parent completes, under any concurrency."""
 
 import asyncio
 import itertools
@@ -235,7 +235,7 @@ async def test_cycle_closed_by_two_submits_is_refused_for_one(store_url: str) ->
 
 
 async def test_rerun_concurrent_with_completion_of_its_dependency_is_ready(postgres_url: str) -> None:
-    """Anyone who ends the dependency counts down at the row that answers for the lineage after the wait."""
+    """The end of the dependency decrements the count of the lineage's current row, read after the wait for its lock."""
     async with handles(postgres_url, 2) as (one, two):
         above = await one.submit(type="above")
         below = await two.submit(type="below", dependencies=[above.id])

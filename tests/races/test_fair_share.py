@@ -1,4 +1,4 @@
-"""Turns under claimers that meet: no one waits for another's turn, and no share is passed over."""
+"""Fair share under concurrent claims: no claim waits for another, and no share is passed over."""
 
 import asyncio
 from collections import Counter
@@ -10,7 +10,7 @@ NAMES = ("alice", "bob", "carol", "dave")
 
 
 async def flood(url: str, count: int) -> None:
-    """Before the others come, since they may not hear of a changed setting for a second."""
+    """Fill the queue before other handles open, since these may notice a changed setting a second late."""
     async with Queue.open(url) as queue:
         await queue.settings.set("fair_share.by", "created_by")
         await queue.settings.set("fair_share.shares", 64)

@@ -1,4 +1,4 @@
-"""A parent that goes on with the failures of its subtasks is freed once, whoever ends them at the same time."""
+"""A parent that continues despite failed subtasks is freed once, under any concurrency of their ends."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ PART = {"type": "part", "max_attempts": 1}
 
 
 async def parent_of(queue: Queue, count: int) -> tuple[str, list[str], list[str]]:
-    """A task that waits for the end of so many subtasks, the subtasks, and their claims."""
+    """Create a task that waits for this many subtasks; return it, the subtasks and their claims."""
     parent = (await queue.submit(type="code")).id
     (held,) = await take_all(queue, "parent", 1)
     made = await queue.spawn(held.token, [PART] * count, wait=True, failures="return")

@@ -1,4 +1,4 @@
-"""Claims that race for the last dollar, and reports that meet: no one gets more than there is, and nothing leaks."""
+"""Concurrent claims for the last dollar and concurrent reports: nothing is overspent, and no grant leaks."""
 
 import asyncio
 import random
@@ -63,7 +63,7 @@ async def test_concurrent_workers_spend_at_most_the_ceiling(store_url: str) -> N
 
 
 async def work(queue: Queue, agent: str) -> None:
-    """Until there is no more money and no one who could give some back."""
+    """Work until the budget is spent and no running attempt could release a grant."""
     while True:
         claims = await queue.claim(agent, 2, start=True)
         for claim in claims:
@@ -139,7 +139,7 @@ async def test_waiting_claim_gets_task_behind_an_exhausted_dag(store_url: str) -
 
 
 async def maintain(queue: Queue) -> dict[str, int]:
-    """A turn of the maintenance job, with nothing done before or after it."""
+    """Run only the maintenance job."""
     return await queue.engine.store.run(lambda tx: budgets.maintain(tx, queue.engine))
 
 
@@ -206,7 +206,7 @@ async def test_claim_concurrent_with_a_new_budget_is_charged_to_it(postgres_url:
 
 
 async def test_claims_before_a_daily_limit_is_seen_are_counted(store_url: str) -> None:
-    """Settings are read once a second: until then others claim, and end, what no one charges to the day."""
+    """Settings are read once a second: until then, others claim and end tasks without charging them to the day."""
     clock = MovedClock()
     async with handles(store_url, 2, clock=clock) as (setter, other):
         await other.submit_many([{"type": "code"}] * 3)

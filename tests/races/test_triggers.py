@@ -1,4 +1,4 @@
-"""Many servers on one queue: each tick, event and file fires once, anyone who is at it."""
+"""Many servers on one queue: each tick, event and file fires once."""
 
 import asyncio
 import os

@@ -156,7 +156,7 @@ async def test_answer_waiting_for_the_expiry_to_commit_is_refused(postgres_url: 
 
 
 async def guard(first: Queue, *others: Queue, **terms: float) -> None:
-    """A rule that all of them know at once, not only when they read the settings next."""
+    """Set a rule that all handles know at once."""
     await first.settings.set("guards", [{"type": "deploy", **terms}])
     for other in others:
         other.engine.settings_cache.forget("default")

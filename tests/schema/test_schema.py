@@ -1,4 +1,4 @@
-"""`?schema=name`: all objects of a queue are there, and two queues of one database know nothing of each other."""
+"""`?schema=name`: all objects of a queue are in it, and two queues in one database are independent."""
 
 import asyncio
 import os
@@ -54,7 +54,7 @@ async def test_every_object_is_in_the_schema(postgres_dsn: str) -> None:
 
 
 async def test_every_statement_names_the_schema(schema_url: str, application_dsn: str) -> None:
-    """Prepared where no search path would find a table; those of the application would not fit."""
+    """Statements are prepared with a search path that finds only the application's tables, which would not match."""
     connection = await asyncpg.connect(application_dsn, server_settings={"search_path": ""})
     try:
         for statement in postgres_schema.load(SCHEMA).values():
@@ -66,7 +66,7 @@ async def test_every_statement_names_the_schema(schema_url: str, application_dsn
 
 
 def test_no_subquery_has_the_name_of_a_table() -> None:
-    """Or it would be taken for the table."""
+    """Otherwise, it would be mistaken for the table."""
     for name, statement in statements.load("postgres").items():
         parts = set(postgres_schema.PARTS.findall(statement.text))
         assert not parts & postgres_schema.relations(), name
@@ -230,7 +230,7 @@ async def test_reading_commands_do_not_create_a_queue(postgres_dsn: str) -> None
 
 
 def test_commands_work_on_a_schema(schema_url: str, tmp_path: Path) -> None:
-    """Each that looks behind the queue, as an operator calls it."""
+    """Run every command that queries the database directly."""
     known = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SHIFTWORK_STORE": schema_url}
 
     def run(*words: str) -> str:

@@ -1,4 +1,4 @@
-"""Results over HTTP: calls that wait cost nothing until their task ends, and each end has an answer of its own."""
+"""Results over HTTP: waiting calls cost nothing until their task ends, and each outcome has its own answer."""
 
 from __future__ import annotations
 

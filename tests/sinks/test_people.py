@@ -1,4 +1,4 @@
-"""People are notified of what waits for them, with what it is about and a link, and answer by a button in Slack."""
+"""People are notified of questions and approvals with their context and a link, and answer with a button in Slack."""
 
 import json
 from typing import Any

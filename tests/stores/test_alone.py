@@ -1,4 +1,4 @@
-"""Claims and completions of plain tasks are one statement on PostgreSQL; whatever is special takes the long way."""
+"""Claims and completions of plain tasks are one statement on PostgreSQL; special tasks take the full path."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ CLAIM, COMPLETE = "with recursive walk(lane)", "with held as materialized"
 
 
 class Cut:
-    """Loses the answers to statements that begin like this, after the server has done them."""
+    """Drops the answers to statements that begin like this, after the server has executed them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, beginning: str) -> None:
         self.times = 0
@@ -53,14 +53,14 @@ class Sent:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read again every second is read once: that is in a transaction, and the long way follows."""
+    """Read settings only once: rereading them each second would need a transaction and the full path."""
     monkeypatch.setattr("shiftwork.settings.cache.FRESH_SEC", 600.0)
     monkeypatch.setattr("shiftwork.budgets.allocator.FRESH_SEC", 600.0)
     monkeypatch.setattr("shiftwork.engine.fast_path.REST_SEC", 600.0)
 
 
 async def work_off_one(queue: Queue, **task: Any) -> None:
-    """After it the process knows agent, settings and lane."""
+    """Work off one task, so that the process has cached agent, settings and lane."""
     await queue.submit(type="code", **task)
     (held,) = await queue.claim("ada", start=True)
     await queue.complete(held.token)
@@ -119,7 +119,7 @@ async def test_fast_path_writes_what_the_full_path_writes(postgres_url: str, mon
 
 
 def _differs(one: Any, other: Any) -> bool:
-    """In more than ids and times."""
+    """Return whether two rows differ in more than ids and times."""
     return type(one) is not type(other) or (not isinstance(one, (float, str)) and _bare(one) != _bare(other))
 
 
@@ -201,7 +201,7 @@ async def test_claim_of_many_tasks_takes_the_full_path(postgres_url: str, monkey
 
 
 async def beat_of(queue: Queue, monkeypatch: pytest.MonkeyPatch, *, is_plain: bool) -> tuple[Any, list[dict[str, Any]]]:
-    """What a heartbeat answers, and which of what it may write is from now."""
+    """Return the answer of a heartbeat, and which of its columns were just written."""
     monkeypatch.setattr(queue.engine.plain_beats, "is_likely", lambda _: is_plain)
     await queue.agents.register(id="ada", max_concurrent_tasks=9)
     await queue.submit(type="code")

@@ -1,4 +1,4 @@
-"""Calls that come together are one batch; one that comes alone runs by itself, and takes no other down with it."""
+"""Concurrent calls form one batch; a single call runs by itself, and its failure affects no other."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from tests.worker.steps import until
 
 
 class Batches:
-    """Notes each batch, and holds it up while asked to."""
+    """Records each batch, and delays it on request."""
 
     def __init__(self, overlap_sec: float | None = None) -> None:
         self.run: list[list[int]] = []

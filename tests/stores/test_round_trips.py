@@ -37,7 +37,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _settings_stay_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings are read again after a second, which may pass in the middle of a test on a busy machine."""
+    """Keep settings cached: on a busy machine, the second after which they are reread may pass during a test."""
     monkeypatch.setattr(cache, "FRESH_SEC", 3600.0)
     monkeypatch.setattr("shiftwork.budgets.allocator.FRESH_SEC", 3600.0)
 

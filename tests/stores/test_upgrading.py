@@ -1,4 +1,4 @@
-"""A queue of an older schema is brought up to date while it is used; what ends the work of older programs waits."""
+"""A queue of an older schema is migrated while in use; migrations that would break older programs wait."""
 
 import asyncio
 import subprocess
@@ -203,7 +203,7 @@ async def test_migration_that_never_gets_its_locks_says_so(older_dsn: str, monke
 
 
 async def test_index_left_unfinished_is_built_when_the_queue_is_opened(older_dsn: str) -> None:
-    """As a process leaves it that is killed while it builds one."""
+    """A process that is killed while it builds an index leaves it like this."""
     connection = await asyncpg.connect(older_dsn)
     blocker = await asyncpg.connect(older_dsn)
     held = blocker.transaction()

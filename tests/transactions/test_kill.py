@@ -1,4 +1,4 @@
-"""A program that is killed before its commit has submitted nothing, and one that is killed after it has."""
+"""A program killed before its commit has submitted nothing; one killed after it has."""
 
 import asyncio
 import sys

@@ -151,7 +151,7 @@ async def test_connection_to_another_database_is_refused(
 
 
 async def test_agents_are_woken_by_the_commit(queue: Queue, dsn: str, begun: Begun) -> None:
-    """In this process and in others; not before, when they would look in vain."""
+    """In this process and in others, and not before the commit, when they would find nothing."""
     await queue.agents.register(id="one")
     async with (
         Queue.open(f"{dsn}?schema=work_queue") as other,

@@ -21,7 +21,7 @@ async def queue(sqlite_url: str) -> AsyncIterator[Queue]:
 
 @pytest.fixture
 def connection(sqlite_url: str, queue: Queue) -> Iterator[apsw.Connection]:
-    """Of the application, which has a table of its own in the file."""
+    """A connection of the application, which has its own table in the file."""
     with closing(apsw.Connection(sqlite_url.removeprefix("sqlite:///"))) as opened:
         opened.execute("create table orders (note text)")
         opened.row_trace = lambda cursor, row: dict(zip([c[0] for c in cursor.description], row, strict=True))

@@ -1,4 +1,4 @@
-"""The search for garbage is put off while a large batch is built, and only then."""
+"""Garbage collection is paused while a large batch is built, and only then."""
 
 import gc
 

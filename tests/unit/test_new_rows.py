@@ -30,7 +30,7 @@ def test_fields_of_a_record_are_the_columns_of_its_statement(statement: str) -> 
 
 
 def test_task_row_has_the_columns_of_its_table() -> None:
-    """But for two that only SQL reads and writes."""
+    """Except for two columns that only SQL reads and writes."""
     (tasks,) = (table for table in tables() if table.name == "tasks")
     fields = {field.name for field in msgspec.structs.fields(TaskRow)}
     assert fields == set(tasks.names) - {"holder", "passed_deadline"}

@@ -1,4 +1,4 @@
-"""Claiming ahead: a worker with short handlers holds more than it has slots, and no one's work waits for it."""
+"""Claiming ahead: a worker with short handlers holds more than it has slots, and no task waits long because of it."""
 
 import asyncio
 import contextvars
@@ -52,7 +52,7 @@ def test_one_long_handler_stops_claiming_ahead_until_a_dozen_short_ones() -> Non
 
 
 class Line:
-    """A handler whose first tasks are short; the next one says that it has begun and waits."""
+    """A handler whose first tasks are short; the next one reports its start and waits."""
 
     def __init__(self) -> None:
         self.ran = list[int]()
@@ -149,7 +149,7 @@ async def test_task_cancelled_before_its_start_never_runs(
 
 
 async def _hears(worker: Worker, task_id: str) -> bool:
-    """No claim of the task is kept alive any more."""
+    """Return whether the worker has dropped the task's claim."""
     (runner,) = worker._runners
     return not any(token.startswith(task_id) for token in runner.tokens())
 
@@ -184,7 +184,7 @@ VARIABLE = contextvars.ContextVar("variable", default="as it was")
 
 
 async def test_handlers_that_share_an_asyncio_task_do_not_interfere(shop: Queue, store_url: str) -> None:
-    """One that never waits leaves nothing behind for the next: no variable, no cancellation."""
+    """A handler that never waits leaves no context variable or cancellation behind for the next."""
     worker, seen = Worker("worker", concurrency=1), list[str]()
 
     @worker.handler("short")

@@ -1,4 +1,4 @@
-"""Handlers that spread their work over subtasks and go on with what came of them, failures included."""
+"""Handlers that distribute work over subtasks and continue with their outcomes, failures included."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +14,13 @@ from tests.worker.steps import verbs
 
 @dataclass
 class Size:
-    """What a typed task returns."""
+    """The result of a typed task."""
 
     chars: int
 
 
 def squarer(worker: Worker) -> list[int]:
-    """A handler of `square` that refuses negative numbers; the numbers it was given."""
+    """Register a handler of `square` that refuses negative numbers; return the numbers it received."""
     given: list[int] = []
 
     @worker.handler("square")

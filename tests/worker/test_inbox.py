@@ -1,4 +1,4 @@
-"""What is said to a handler while it works, and the file that a command finds it in."""
+"""Instructions to a running handler, and the file in which a command finds them."""
 
 import asyncio
 import json
@@ -87,9 +87,7 @@ async def test_handler_that_reads_no_inbox_leaves_instructions_unread(shop: Queu
     assert await statuses(shop, task.id) == ["unread"]
 
 
-async def test_lost_acknowledgement_is_sent_with_the_next(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lost_acknowledgement_is_sent_with_the_next(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     await queue.submit(type="code")
     (claim,) = await queue.claim("worker", start=True)
     await queue.tell(claim.id, "one")

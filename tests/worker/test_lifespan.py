@@ -1,4 +1,4 @@
-"""What a worker opens once: before its first claim, closed after its last result, and found by every handler."""
+"""Resources of a worker: opened before its first claim, closed after its last result, available to every handler."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def claude(result: str, *between: dict[str, Any], **final: Any) -> list[dict[str
 
 
 def synthetic(error: str) -> dict[str, Any]:
-    """The message that Claude Code itself puts in the place of the model's answer."""
+    """Return the message that Claude Code shows instead of the model's answer."""
     return {"type": "assistant", "error": error, "message": {"id": "m", "model": "<synthetic>", "content": []}}
 
 
@@ -60,7 +60,7 @@ async def run(
     code: int = 1,
     options: tuple[str, ...] = (),
 ) -> list[Any]:
-    """The tasks after an agent has printed one of these for each, and ended."""
+    """Run an agent that prints one of these outputs per task; return the tasks."""
     folder = mcp_server.work_dir.parent / "printed"
     folder.mkdir()
     tasks = [await ask(shop, str(number)) for number, _ in enumerate(outputs)]
@@ -205,7 +205,7 @@ class ApiError(Exception):
 
 
 async def after(shop: Queue, error: Exception) -> Any:
-    """The task after its handler has raised this."""
+    """Run a handler that raises this; return the task."""
     worker = Worker(provider="openai", account="team")
 
     @worker.handler("code")

@@ -1,4 +1,4 @@
-"""What a worker logs: what it works on, a line for each task, one line a second for many, and a summary."""
+"""A worker's log: its start, a line for each task or one per second for many, and a summary."""
 
 import asyncio
 import logging
@@ -177,7 +177,7 @@ def test_counts_of_the_last_second_are_logged_at_the_end(
 
 
 def test_traceback_of_a_handler_is_printed_without_logging_set_up(store_url: str, tmp_path: Path) -> None:
-    """In a program that never heard of logging."""
+    """In a program that does not configure logging."""
     (tmp_path / "own.py").write_text(OWN_PROGRAM)
 
     async def submit() -> str:

@@ -31,7 +31,7 @@ class Crew(NamedTuple):
     server: ForkServer
 
     async def work(self, queue: Queue, models: ModelServer, folder: Path) -> int:
-        """Run a worker on a machine of its own; its exit code. What a killed one held is free again."""
+        """Run a worker as on a separate machine; return its exit code. The tasks of a killed one are reclaimed."""
         await asyncio.to_thread(folder.mkdir)
         ended = await asyncio.to_thread(self.server.run, "work", queue.url, models.url, str(folder))
         for runtime in await queue.runtimes.list():

@@ -81,7 +81,7 @@ class Desk(MCPServer):
 
 
 async def fail_once(worker: Worker, queue: Queue, **task: Any) -> str:
-    """A task whose first attempt fails once the agent has answered; its id."""
+    """Run a task whose first attempt fails once the agent has answered; return its id."""
     submitted = await queue.submit({"type": "t", "retry": {"strategy": "immediate"}, **task})
     await run_until_idle(worker, queue)
     return submitted.id
