@@ -13,8 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 INTRODUCTION = """# Versions that our tests run
 
 This page is generated from `constraints.txt`, `tools/agent_clis.py` and `tests/mcp/node/package.json`,
-which say what the tests fetch. A program that npm cannot fetch is skipped, and its test says that
-nothing was tried.
+which pin what the tests fetch. If npm cannot fetch a program, its tests are skipped with the reason.
 
 | what | version | run by | page |
 |---|---|---|---|
