@@ -7,4 +7,4 @@ from shiftwork.cli.groups import listing
 
 @listing("batches")
 def batches() -> None:
-    """Show tasks that were sent to a provider in batches. Alone: the list."""
+    """Show tasks that were sent to a provider in batches. Without a subcommand: the list."""

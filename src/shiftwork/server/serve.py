@@ -126,7 +126,7 @@ class Server(uvicorn.Server):
                 http=BoundedHttp,
                 ws=WebSocketConnection,
                 ws_max_size=MAX_MESSAGE,
-                ws_per_message_deflate=False,  # it would compress each event anew for each client
+                ws_per_message_deflate=False,  # it would compress each event again for each client
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -180,7 +180,7 @@ class PostgresTx:
         reporting = f"{text} returning pg_notify('{channel}', ${len(values) + 1}) is null"
         try:
             await self._connection.execute(reporting, *values, payload, timeout=within_sec)
-        except NO_NOTICE:  # then nothing of the statement was done
+        except NO_NOTICE:  # then the statement had no effect
             await self._connection.execute(text, *values, timeout=within_sec)
             return False
         return True
