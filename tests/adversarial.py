@@ -503,6 +503,7 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
             "_ROWS",
             "_OWN",
             "_INSERT",
+            "_SAVE",
             "_ONLY",
             "_TABLE",
             "_LEADING",
