@@ -259,11 +259,11 @@ def test_batches_are_about_a_mebibyte_for_any_row_size() -> None:
     pace = BatchSize()
     assert pace.rows == MIN_COUNT
     for _ in range(20):
-        pace.saw([b"x" * 100] * pace.rows)
+        pace.adapt([b"x" * 100] * pace.rows)
     assert pace.rows == MAX_COUNT
-    pace.saw([b"x" * 8 * BATCH_BYTES] * MAX_COUNT)
+    pace.adapt([b"x" * 8 * BATCH_BYTES] * MAX_COUNT)
     assert pace.rows == 1
-    pace.saw([b"x" * 100])
+    pace.adapt([b"x" * 100])
     assert pace.rows == 2
 
 

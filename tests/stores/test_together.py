@@ -107,7 +107,7 @@ async def test_statements_on_own_rows_change_only_rows_that_are_locked(
         table = OWN_ROWS.get(name)
         if table is not None:
             seen.add(name)
-            await self.go_on(asking=True)
+            await self.flush_pending(asking=True)
             keys = _keys(name, parameters)
             key = {"agents": "workspace || ' ' || id", "breakers": "workspace || ' ' || type"}.get(table, "id::text")
             text = f"""select count(*) from {table} where {key} = any($1::text[])

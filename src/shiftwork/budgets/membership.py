@@ -9,7 +9,7 @@ from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model.task import NewTask, micros
 
 
-async def put_under(
+async def assign_budgets(
     work: UnitOfWork, workspace: str, tasks: Mapping[str, NewTask], dag_id: str, ceiling: int | None, above: str | None
 ) -> dict[str, str]:
     """By task, its budget: tasks of a new DAG with this ceiling, of one they join, or each alone with its own."""

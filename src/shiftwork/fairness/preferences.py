@@ -79,13 +79,13 @@ class Preferences:
 
     def concern(self, row: Row, lane: Lane) -> bool:
         """Whether a preference could keep this task from this agent; most tasks have none."""
-        if row["last_agent_id"] is not None or lane.key.mixed or not self._gates.suits(lane):
+        if row["last_agent_id"] is not None or lane.key.mixed or not self._gates.prefers_lane(lane):
             return True
         return self._use.fleet is not None and rank.level(row["priority"]) != "high"
 
     def concern_new(self, lane: Lane) -> bool:
         """The same for tasks of this lane that no agent has had yet."""
-        return lane.key.mixed or not self._gates.suits(lane) or self._use.fleet is not None
+        return lane.key.mixed or not self._gates.prefers_lane(lane) or self._use.fleet is not None
 
     @staticmethod
     def reads_body(row: Row, lane: Lane) -> bool:

@@ -15,7 +15,7 @@ import asyncpg
 
 from shiftwork.model.errors import ConnectionUnusable, ShiftworkError, StoreLocked
 from shiftwork.store.callers_connection import CallersConnection, adapt, no_transaction
-from shiftwork.store.postgres_errors import AGAIN, LOST, says, translate
+from shiftwork.store.postgres_errors import AGAIN, LOST, message_of, translate
 from shiftwork.store.postgres_schema import channels
 from shiftwork.store.postgres_tx import PostgresTx
 from shiftwork.store.store import Verb
@@ -107,9 +107,9 @@ def _translated(error: Exception) -> Exception:
     if isinstance(said, asyncpg.NoActiveSQLTransactionError):
         return no_transaction()
     if isinstance(said, AGAIN):
-        return StoreLocked(f"PostgreSQL: {says(said)}", hint="Roll your transaction back and run it again.")
+        return StoreLocked(f"PostgreSQL: {message_of(said)}", hint="Roll your transaction back and run it again.")
     if isinstance(said, asyncpg.InterfaceError):
-        return ConnectionUnusable(f"the connection cannot be used: {says(said)}", where="connection")
+        return ConnectionUnusable(f"the connection cannot be used: {message_of(said)}", where="connection")
     if isinstance(said, (asyncpg.PostgresError, *LOST)):
         return translate(said)
     return error
