@@ -1,4 +1,4 @@
-"""Fingerprints of failures: type, reason and the telling line of the error, without its volatile parts."""
+"""Fingerprints of failures: type, reason and the line of the error that names the cause, without its volatile parts."""
 
 from __future__ import annotations
 
