@@ -69,11 +69,11 @@ async def until_blocked(queue: Queue) -> None:
 
 
 class Stop:
-    """The next transaction that comes to a statement waits before it, its locks held, until told to continue."""
+    """Makes the next transaction that reaches a statement wait before it, holding its locks, until `resume`."""
 
     def __init__(self, queue: Queue, statement: str) -> None:
         self._reached = asyncio.Event()
-        self._go_on = asyncio.Event()
+        self._resumed = asyncio.Event()
         self._statement = statement
         self._run = queue.engine.store.run
         setattr(queue.engine.store, "run", self._stop)  # noqa: B010 -- a method is replaced on purpose
@@ -88,10 +88,10 @@ class Stop:
     async def before(self, statement: str) -> None:
         if statement == self._statement and not self._reached.is_set():
             self._reached.set()
-            await self._go_on.wait()
+            await self._resumed.wait()
 
-    def go_on(self) -> None:
-        self._go_on.set()
+    def resume(self) -> None:
+        self._resumed.set()
 
 
 class _StoppingTx:

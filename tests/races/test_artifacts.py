@@ -42,7 +42,7 @@ async def test_artifact_uploaded_while_collected_is_not_lost(postgres_url: str) 
         await stop.wait()
         bringing = asyncio.create_task(bringer.artifacts.put(b"content"))
         await until_blocked(bringer)
-        stop.go_on()
+        stop.resume()
         assert await collecting == {"collected": 1}
         assert (await bringing).id == kept.id
         assert await job.remove(engine) == {"removed": 1}
@@ -59,7 +59,7 @@ async def test_artifact_being_referenced_is_not_collected(postgres_url: str) -> 
         completing = asyncio.create_task(worker.complete(held.token, artifacts=[kept.id]))
         await stop.wait()
         assert await collect(collector) == 0
-        stop.go_on()
+        stop.resume()
         await completing
         assert await collect(collector) == 0
         assert await content(worker, kept.id) == b"content"
@@ -76,7 +76,7 @@ async def test_artifact_being_collected_cannot_be_referenced(postgres_url: str) 
         await stop.wait()
         completing = asyncio.create_task(worker.complete(held.token, artifacts=[kept.id]))
         await until_blocked(worker)
-        stop.go_on()
+        stop.resume()
         assert await collecting == 1
         with pytest.raises(UnknownReference):
             await completing
@@ -95,7 +95,7 @@ async def test_artifact_stays_when_last_use_ends_as_a_new_one_begins(postgres_ur
         await stop.wait()
         assert await operator.control.purge(type="gone") == 1
         assert await collect(collector) == 0
-        stop.go_on()
+        stop.resume()
         await submitting
         assert await collect(collector) == 0
         assert await content(collector, kept.id) == b"content"

@@ -46,5 +46,5 @@ async def test_claim_stalled_with_the_round_robin_lock_delays_no_other(postgres_
         await stop.wait()
         authors = [(await quick.claim("quick"))[0].task().created_by for _ in range(30)]
         assert set(authors) == set(NAMES)
-        stop.go_on()
+        stop.resume()
         assert len(await stalled) == 1

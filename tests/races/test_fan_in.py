@@ -67,7 +67,7 @@ async def test_wait_that_begins_while_the_subtask_fails_is_not_stranded(postgres
         await stop.wait()  # the state of the subtask has been read: running
         ending = asyncio.create_task(child.fail(failing.token, "crash", "it broke"))
         await until_blocked(parent)
-        stop.go_on()
+        stop.resume()
         await waiting
         await ending
         task = await parent.get(held.id)
@@ -86,7 +86,7 @@ async def test_wait_that_begins_after_the_edges_were_flipped_sees_the_failure(po
         await stop.wait()
         waiting = asyncio.create_task(parent.waits.request(held.token, tasks=[part], failures="return"))
         await until_blocked(parent)
-        stop.go_on()
+        stop.resume()
         found, _ = await waiting, await ending
         assert (found.status, [each.error for each in found.failed]) == ("running", ["it broke"])
 

@@ -157,7 +157,7 @@ async def test_task_held_while_budget_opens_is_released_later(postgres_url: str)
         await stop.wait()
         turn = asyncio.create_task(maintain(job))
         await until_blocked(other)
-        stop.go_on()
+        stop.resume()
         assert await claiming == []
         assert await turn == {}, "it is not open: the claim has held a task back"
 
@@ -178,7 +178,7 @@ async def test_retry_created_while_budget_is_counted_is_charged(postgres_url: st
         await stop.wait()
         setting = asyncio.create_task(other.budgets.set("dag", dag_id, ceiling_usd=0.10))
         await until_blocked(other)
-        stop.go_on()
+        stop.resume()
         await failing
         assert (await setting).spent_usd == 0.02
         assert await sql(other, "select count(*) as n from tasks where budget_id is null") == [{"n": 0}]
@@ -198,7 +198,7 @@ async def test_claim_concurrent_with_a_new_budget_is_charged_to_it(postgres_url:
         await stop.wait()
         setting = asyncio.create_task(other.budgets.set("dag", dag_id, ceiling_usd=1.00))
         await until_blocked(other)  # the budget is there; now the DAG's tasks are counted in
-        stop.go_on()
+        stop.resume()
         assert len(await claiming) == 1
         found = await setting
         assert (found.granted_usd, found.remaining_usd) == (0.25, 0.75)

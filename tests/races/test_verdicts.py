@@ -60,7 +60,7 @@ async def test_cancel_waiting_for_the_judge_meets_its_verdict(postgres_url: str)
         await stop.wait()
         judging = asyncio.create_task(errors(critic.complete(held.token, {"verdict": "accept"})))
         await until_blocked(critic)
-        stop.go_on()
+        stop.resume()
         refused, late = await cancelling, await judging
         task = await person.get(task_of(token))
         assert (task.status, refused, late) in [

@@ -264,13 +264,13 @@ async def test_timed_out_attempt_sends_nothing_when_connected_later(
     queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shiftwork.notifications.mail.TIMEOUT_SEC", 0.1)
-    go_on, ended = threading.Event(), asyncio.Event()
+    released, ended = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     connect, send = dial.connect, mail._Attempt.send
 
     def connect_late(host: str, port: int, _timeout: float, *, allow_private: bool) -> socket.socket:
         """Connect late, as after a slow name lookup."""
-        go_on.wait()
+        released.wait()
         return connect(host, port, 10, allow_private=allow_private)
 
     def send_and_signal(*args: Any) -> Any:
@@ -286,7 +286,7 @@ async def test_timed_out_attempt_sends_nothing_when_connected_later(
     await tell(queue, clock)
     (kept,) = await queue.deliveries.list()
     assert (kept.status, kept.error) == ("pending", "the mail server did not answer in time")
-    go_on.set()
+    released.set()
     async with asyncio.timeout(30):
         await ended.wait()
     assert mailbox.got == []

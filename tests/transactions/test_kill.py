@@ -31,7 +31,7 @@ async def reached(process: Process, where: str) -> None:
     assert (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip() == where
 
 
-async def go_on(process: Process) -> None:
+async def resume(process: Process) -> None:
     assert process.stdin is not None
     process.stdin.write(b"\n")
     await process.stdin.drain()
@@ -62,7 +62,7 @@ async def test_kill_before_the_commit_submits_nothing(own_table: str) -> None:
 async def test_task_survives_a_kill_after_the_commit(own_table: str) -> None:
     process = await start(own_table)
     await reached(process, "submitted")
-    await go_on(process)
+    await resume(process)
     await reached(process, "committed")
     process.kill()
     await process.wait()

@@ -120,12 +120,12 @@ async def test_result_of_a_dead_process_is_charged_once(shop: Queue, store_url: 
 
 async def test_slow_disk_delays_only_the_outbox(shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the answer arrives while the result is being written, the file is not kept."""
-    writing, go_on, written = threading.Event(), threading.Event(), threading.Event()
+    writing, released, written = threading.Event(), threading.Event(), threading.Event()
     write = Outbox._write
 
     def write_slowly(self: Outbox, target: Path, text: bytes) -> None:
         writing.set()
-        go_on.wait(PATIENCE_SEC / 4)
+        released.wait(PATIENCE_SEC / 4)
         write(self, target, text)
         written.set()
 
@@ -147,7 +147,7 @@ async def test_slow_disk_delays_only_the_outbox(shop: Queue, store_url: str, mon
             await until(writing.is_set)
             assert not written.is_set(), "the loop stood still until it was written"
         await until_status(shop, task.id, "completed")
-        go_on.set()
+        released.set()
         await until(written.is_set)
         outbox = open_outbox(None, store_url, "default").folder
         assert outbox is not None
