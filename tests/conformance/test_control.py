@@ -272,6 +272,9 @@ async def test_explain_shows_position_of_a_ready_task(queue: Queue) -> None:
     explained = await queue.explain(task_id)
     assert (explained.holds, explained.position, explained.able_agents) == ([], 2, ["worker"])
     assert explained.summary == "ready, with 2 tasks before it in its lane"
+    for _ in range(2):
+        await finish(queue)
+    assert (await queue.explain(task_id)).summary == "ready, first in its lane"
 
 
 @pytest.mark.requirement("C-143")

@@ -335,6 +335,12 @@ def _summary(row: TaskRow, holds: list[Blocker], position: int | None, share: Sh
         return row.status + (f": {row.cancel_reason}" if row.cancel_reason else "")
     if holds:
         return "; ".join(hold.what for hold in holds)
-    number = f"{position} or more" if position == MAX_AHEAD else str(position)
     round_robin = "" if share is None else f", in share {share.number} of {share.waiting} that alternate by {share.by}"
-    return f"ready, with {number} task{'s' if position != 1 else ''} before it in its lane{round_robin}"
+    return f"ready, {_place(position)} in its lane{round_robin}"
+
+
+def _place(position: int | None) -> str:
+    if position == 0:
+        return "first"
+    number = f"{position} or more" if position == MAX_AHEAD else str(position)
+    return f"with {number} task{'s' if position != 1 else ''} before it"

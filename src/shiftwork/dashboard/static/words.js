@@ -17,8 +17,12 @@ export function span(seconds) {
   if (s < 1) return `${Math.round(s * 1000)} ms`;
   if (s < 60) return `${s < 10 ? s.toFixed(1).replace(/\.0$/, "") : Math.round(s)} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
-  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+  if (s < 86400) return parts(Math.floor(s / 3600), "h", Math.floor((s % 3600) / 60), "min");
+  return parts(Math.floor(s / 86400), "d", Math.floor((s % 86400) / 3600), "h");
+}
+
+function parts(large, unit, small, smaller) {
+  return small ? `${large} ${unit} ${small} ${smaller}` : `${large} ${unit}`;
 }
 
 export function ago(at) {

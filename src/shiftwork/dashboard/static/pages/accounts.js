@@ -3,7 +3,7 @@
 import { get, post } from "../api.js";
 import { h } from "../dom.js";
 import { attempt, badge, button, empty, meter, panel, table } from "../parts.js";
-import { count, label, percent, when } from "../words.js";
+import { count, label, money, percent, when } from "../words.js";
 
 const TONES = { available: "good", resting: "warm", refused: "bad" };
 
@@ -37,11 +37,17 @@ function state(account) {
   return h("p", {}, badge(label(account.state), TONES[account.state]), until, account.reason ? h("small", {}, ` ${account.reason}`) : null);
 }
 
+function amount(window) {
+  if (window.unit === null) return "–";
+  if (window.unit === "usd") return `${money(window.used)} of ${money(window.capacity)}`;
+  return `${count(Math.round(window.used * 100) / 100)} of ${count(window.capacity)} ${window.unit}`;
+}
+
 function windows(account) {
   const columns = [
     { title: "Window", cell: (each) => [h("b", {}, label(each.name)), each.model ? h("small", {}, ` ${each.model}`) : null] },
     { title: "Used", cell: (each) => h("span", { class: "with-meter" }, meter(each.utilization, 1, "Used", each.utilization >= 0.8 ? "warm" : ""), ` ${percent(each.utilization, 1)} %`) },
-    { title: "Amount", class: "end", cell: (each) => (each.unit === null ? "–" : `${count(Math.round(each.used * 100) / 100)}/${count(each.capacity)} ${each.unit}`) },
+    { title: "Amount", class: "end", cell: amount },
     { title: "Resets", class: "end", cell: (each) => when(each.resets_at) },
   ];
   return table(`Windows of ${account.account}`, columns, account.windows, { none: empty("There are no windows yet."), each: (each) => ({ key: `${each.name}-${each.model ?? ""}` }) });

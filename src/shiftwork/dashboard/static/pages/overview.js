@@ -68,7 +68,7 @@ function tiles({ status, agents, day, costs, metrics, history }) {
     tile("Running", count(running), h("p", {}, `${plural(status.slots.free, "free slot")} of ${status.slots.total}`), meter(status.slots.total - status.slots.free, status.slots.total, "Slots in use")),
     tile("Completed per minute", status.completed_per_minute.toFixed(1), sparkline(throughput(history), "Completed tasks over time"), h("p", {}, `${count(status.completions)} in all`)),
     tile("Wait for an agent", waitOf(quantile(metrics, "p50") || average(status)), waits(metrics)),
-    tile("Agents", count(agents.filter((agent) => agent.status === "active").length), h("p", {}, `${agents.filter((agent) => agent.current_tasks).length} busy, ${agents.filter((agent) => agent.status === "failed").length} unresponsive`), meter(agents.filter((agent) => agent.current_tasks).length, agents.length, "Busy agents")),
+    tile("Agents", count(agents.filter((agent) => agent.status === "active").length), h("p", {}, `${agents.filter((agent) => agent.current_tasks).length} busy, ${agents.filter((agent) => agent.status === "failed").length} silent`), meter(agents.filter((agent) => agent.current_tasks).length, agents.length, "Busy agents")),
     tile("Spent today", money(spent), day?.ceiling_usd ? [h("p", {}, `of ${money(day.ceiling_usd)}, ${money(day.granted_usd)} granted`), meter(spent, day.ceiling_usd, "Of today's budget", percent(spent, day.ceiling_usd) > 80 ? "warm" : "")] : h("p", {}, "no limit")),
   );
 }

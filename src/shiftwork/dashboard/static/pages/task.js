@@ -117,8 +117,7 @@ function actions({ task, asked, steps }, ctx) {
 function why({ task, explained }) {
   if (task.status === "completed" || task.status === "running") return null;
   const holds = explained.holds.map((hold) => h("li", {}, h("b", {}, sentence(hold.what)), hold.lifts && h("span", {}, ` – ${hold.lifts}`), hold.until && h("span", {}, " ", when(hold.until)), hold.tasks.length ? h("span", {}, " ", hold.tasks.map((id) => [taskLink(id), " "])) : null));
-  const place = explained.position === null || explained.position === undefined ? null : explained.position === 0 ? "It is next." : `${count(explained.position)} are ahead of it.`;
-  return h("div", { class: "why", "data-key": "why" }, holds.length ? h("ul", {}, holds) : h("p", { class: "strong" }, sentence(explained.summary)), place && task.status === "ready" && !holds.length ? h("p", {}, place) : null, task.last_error && h("p", { class: "error" }, task.last_error));
+  return h("div", { class: "why", "data-key": "why" }, holds.length ? h("ul", {}, holds) : h("p", { class: "strong" }, sentence(explained.summary)), task.last_error && h("p", { class: "error" }, h("b", {}, "Last error: "), task.last_error));
 }
 
 // -- attempts -----------------------------------------------------------------------------------------------------
