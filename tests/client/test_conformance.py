@@ -35,7 +35,7 @@ APART = {
 
 
 class Overheard(Client):
-    """A client whose tests may also look at the database behind its server, and pass its time."""
+    """A client whose tests may also use the server's database and clock."""
 
     engine: Engine
     database: str
@@ -50,7 +50,7 @@ class Overheard(Client):
 
 @pytest.fixture
 async def queue(sqlite_url: str, clock: MovedClock) -> AsyncIterator[Client]:
-    """A queue on the other side of a server, whose clock stands until the test moves it."""
+    """A client of a server whose clock only the test moves."""
     async with Queue.open(sqlite_url, clock=clock, seed=7) as served:
         with listen("127.0.0.1", 0) as listening:
             server = Server(ServerState(served), listening)

@@ -1,4 +1,4 @@
-"""Alerts: each is written with its cause, told once, and acknowledged by someone."""
+"""Alerts: each is written with its cause, raised once, and acknowledged by a person."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ async def test_failure_that_is_retried_raises_no_alert(queue: Queue) -> None:
 
 
 class Undone(Exception):
-    """The transaction is given up."""
+    """Rolls the transaction back."""
 
 
 async def test_alert_is_rolled_back_with_its_cause(queue: Queue) -> None:
@@ -88,7 +88,7 @@ async def test_unknown_delivery_outcome_raises_its_own_alert(queue: Queue, clock
     await take(queue)
     await pass_time(queue, clock, 3600)
     (alert,) = await of_kind(queue, "delivery_unknown")
-    assert alert.message == f"Task {task_id} was started once and its end is not known"
+    assert alert.message == f"Task {task_id} was started once, and its outcome is unknown"
     assert len(await of_kind(queue, "dead_lettered")) == 1
 
 

@@ -1,4 +1,4 @@
-"""Artifacts: content by its hash, kept while someone refers to it, never handed out damaged."""
+"""Artifacts: content by its hash, kept while it is referenced, never returned damaged."""
 
 import hashlib
 import io
@@ -38,7 +38,7 @@ def depot(queue: Queue) -> BlobStore:
 
 
 def files(queue: Queue) -> list[Path]:
-    """Every file that is in the folder, under way or kept."""
+    """Return all files in the folder, complete or not."""
     return sorted(path for path in Path(depot(queue).url.removeprefix("file://")).rglob("*") if path.is_file())
 
 

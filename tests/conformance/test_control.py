@@ -11,7 +11,7 @@ from tests.conformance.steps import dead_letter, events_named, finish, pass_time
 
 
 async def total(queue: Queue) -> int:
-    """Everything the queue answers for."""
+    """Return the number of all tasks, including archived and removed ones."""
     status = await queue.status()
     return sum(status.counts.values()) + status.tombstones + status.archived
 

@@ -20,7 +20,7 @@ NO_CHANCE = {"jitter": False, "initial_delay_sec": 7}
 
 
 async def settle(queue: Queue, clock: MovedClock) -> None:
-    """Every job has just run: by their periods none is due for a while."""
+    """Run every job, so that none is due for a while."""
     await pass_time_exactly(queue, clock, 1)
 
 
@@ -155,7 +155,7 @@ async def job_of(queue: Queue, name: str) -> MaintenanceJob:
 
 
 async def test_slow_maintenance_jobs_do_not_delay_recovery_jobs(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever walks through all workspaces continues apart from the jobs that recover work."""
+    """Jobs that scan all workspaces run separately from the jobs that recover work."""
     begun, enough = asyncio.Event(), asyncio.Event()
 
     async def slow(_engine: object) -> dict[str, int]:

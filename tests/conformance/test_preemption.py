@@ -1,4 +1,4 @@
-"""An urgent task that finds no one free: the least urgent running work is asked to yield, and loses no attempt."""
+"""An urgent task without a free agent: the least urgent running task is asked to yield, and loses no attempt."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ LOW, MEDIUM, HIGH = 70, 50, 20
 
 
 async def work_on(queue: Queue, agent: str, priority: float = LOW, **fields: Any) -> Assignment:
-    """A task that this agent, which takes no second one, has begun."""
+    """Start a task of an agent with a single slot."""
     await queue.agents.register(id=agent, max_concurrent_tasks=1)
     await queue.submit({"type": "code", "priority": priority, "payload": {"for": agent}, **fields})
     return await take(queue, agent)
 
 
 async def urge(queue: Queue, clock: MovedClock, **fields: Any) -> str:
-    """Submit a task whose deadline is near, and let the maintenance jobs look."""
+    """Submit a task with a near deadline, and run the maintenance jobs."""
     deadline = clock() + 60
     made = await queue.submit({"type": "code", "payload": {"urgent": deadline}, "deadline": deadline, **fields})
     await pass_time(queue, clock, 2)

@@ -211,7 +211,7 @@ async def test_wait_answers_survive_a_retry_as_new_task(aegis: Queue, clock: Mov
     assert (await aegis.get(retry.id)).status == "ready"
 
 
-async def test_rerun_waits_for_signals_anew(queue: Queue, clock: MovedClock) -> None:
+async def test_rerun_waits_for_signals_again(queue: Queue, clock: MovedClock) -> None:
     token = await start(queue)
     await queue.waits.signal("go", 1)
     await queue.waits.wait(token, "go", signal="go")

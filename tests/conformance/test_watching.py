@@ -1,4 +1,4 @@
-"""Conditions that someone should know of: each is told once when it begins and once when it is over."""
+"""Alert conditions: each is reported once when it begins and once when it ends."""
 
 import asyncpg
 import pytest

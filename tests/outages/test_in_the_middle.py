@@ -22,7 +22,7 @@ from tests.worker.steps import until
 
 @pytest.fixture
 async def rolling_back(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Set when a rollback has begun, which then takes a while."""
+    """An event that is set when a slow rollback has begun."""
     begun = asyncio.Event()
     execute = Session.execute
 
@@ -135,7 +135,7 @@ async def test_notification_meeting_a_lock_does_not_fail_the_commit(
 async def test_refused_notification_does_not_refuse_the_submit(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A submit alone is one statement, which reports itself; where that cannot be done it goes without."""
+    """A submit alone is one statement that includes its notification; if notifying fails, it is retried without."""
     async with Queue.open(postgres_url) as queue:
         await queue.submit(type="code")
         execute, refused = Session.execute, []

@@ -30,7 +30,7 @@ AWAY = (StoreUnavailable, StoreReadOnly, OperationTimeout)
 
 
 class Fleet:
-    """Producers and workers that continue whatever the store says, and remember what they were told."""
+    """Producers and workers that continue despite errors, and remember what was acknowledged."""
 
     def __init__(self) -> None:
         self.submitted: list[str] = []
@@ -43,7 +43,7 @@ class Fleet:
             self._steps.notify_all()
 
     async def until(self, more: int) -> None:
-        """So many more completions have been answered."""
+        """Wait until this many more completions were acknowledged."""
         enough = len(self.completed) + more
         async with self._steps:
             await asyncio.wait_for(self._steps.wait_for(lambda: len(self.completed) >= enough), 60)
@@ -110,7 +110,7 @@ async def check(queue: Queue, fleet: Fleet) -> None:
     assert await stranded(queue) == []
 
 
-async def test_store_that_stays_away_is_reported_as_unavailable(server: Postgres, url: str) -> None:
+async def test_store_that_stays_down_is_reported_as_unavailable(server: Postgres, url: str) -> None:
     async with Queue.open(url) as queue:
         kept = await queue.submit(type="code")
         await asyncio.to_thread(server.stop)
@@ -145,7 +145,7 @@ def processes_of(server: Postgres) -> list[int]:
 
 
 async def test_timeout_during_the_commit_is_reported_as_unknown(url: str) -> None:
-    """The commit waits in a trigger; the caller learns that no one knows, and finds the task if it looks."""
+    """The commit waits in a trigger; the caller learns that the outcome is unknown, and can find the task."""
     async with Queue.open(url) as queue:
         await queue.submit(type="code")
         await queue.engine.store.run(make_commits_slow)
@@ -183,7 +183,7 @@ async def test_broken_page_is_reported_as_damage(server: Postgres, url: str) -> 
 
 
 async def test_reclaim_is_suspended_after_an_outage(server: Postgres, url: str) -> None:
-    """While the server was away no one could beat, so silence says nothing until everyone had the time to."""
+    """While the server was down, no one could send heartbeats, so silence proves nothing until everyone had time to."""
     clock = MovedClock()
     async with Queue.open(url, clock=clock) as queue:
         task = await queue.submit(type="code")

@@ -73,7 +73,7 @@ async def test_event_page_waits_for_the_first_matching_event(api: Running) -> No
 
 
 async def test_event_page_contains_everything_committed_before_the_request(api: Running, store_url: str) -> None:
-    """Also while the reader of the server, which someone else keeps awake, has not come to it."""
+    """Even if the server's shared reader has not read it yet."""
     async with follow(api.http, api.url), await Queue.open(store_url) as elsewhere:
         for number in range(1, 20):
             task_id = (await elsewhere.submit(type="write")).id

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def bridge() -> None:
-    """Mirror the queue in the files and streams of other systems, and take over their changes."""
+    """Mirror the queue in the files and streams of other systems, and apply their changes."""
 
 
 @bridge.command()
@@ -81,7 +81,7 @@ def _print_report(report: PassReport) -> None:
     if report.strays:
         click.echo(f"in the files and not in the queue: {report.strays} (--import submits them)")
     if report.refused:
-        click.echo(f"not taken over: {report.refused}, kept in logs/shiftwork-refused.jsonl")
+        click.echo(f"refused: {report.refused}, kept in logs/shiftwork-refused.jsonl")
     for what in report.broken:
         click.echo(printing.clean(f"left untouched: {what}"))
 

@@ -22,7 +22,7 @@ KEY = "KEY is provider:NAME, account:NAME, model:NAME or type:NAME, or several o
 
 @listing("breakers", covers={"configure": "breakers import"})
 def breakers() -> None:
-    """Show, open, close and configure the circuit breakers of the types. Alone: the list."""
+    """Show, open, close and configure the circuit breakers of the types. Without a subcommand: the list."""
 
 
 @breakers.command("list")
@@ -85,7 +85,7 @@ async def import_(shell: Shell, queue: AnyQueue, *, text: str) -> Answer:
 
 @listing("cooldowns")
 def cooldowns() -> None:
-    """Show, set and lift cooldowns. Alone: the list."""
+    """Show, set and lift cooldowns. Without a subcommand: the list."""
 
 
 @cooldowns.command("list")
@@ -136,7 +136,7 @@ async def lift(shell: Shell, queue: AnyQueue, *, key: str) -> Answer:
 
 @listing("limits")
 def limits() -> None:
-    """Show and set how much of a provider, account, model or type may be used. Alone: the list."""
+    """Show and set how much of a provider, account, model or type may be used. Without a subcommand: the list."""
 
 
 @limits.command("list")
@@ -192,7 +192,7 @@ async def remove(shell: Shell, queue: AnyQueue, *, key: str) -> Answer:
 
 @listing("quotas")
 def quotas() -> None:
-    """Limit what each workspace may store and submit. Alone: the list."""
+    """Limit what each workspace may store and submit. Without a subcommand: the list."""
 
 
 @quotas.command("list")

@@ -218,7 +218,7 @@ async def _run(
 def _is_due(seen: JobsSnapshot, name: str, entry: JobSpec) -> bool:
     if not entry.looked_for:
         return seen.is_due(name, entry.period(seen.maintenance))
-    if entry.prompt and seen.moment_has_come(name):
+    if entry.prompt and seen.has_timed_work(name):
         return True
     return seen.has_work(name) and seen.is_due(name, entry.period(seen.maintenance))
 

@@ -136,7 +136,7 @@ class PostgresEnd:
                 pace = BatchSize()
                 while rows := await self._connection.fetch(f"fetch {pace.rows} from whole"):
                     batch = await in_thread(pack, table, [tuple(row) for row in rows])
-                    pace.saw(batch.packed)
+                    pace.adapt(batch.packed)
                     yield batch
                 await self._connection.execute("close whole")
 
