@@ -8,7 +8,7 @@ import apsw
 import asyncpg
 
 from shiftwork import Queue
-from shiftwork.store.postgres_statistics import tell_planner
+from shiftwork.store.postgres_statistics import analyse_grown
 from tests.plans.asked import Hot, explain, explain_prepared, plan_of, prepare, read_of, steps
 
 MessageBuffer = dict[str, str]
@@ -75,7 +75,7 @@ async def complaints(url: str, filled: Filled) -> list[str]:
     async with _postgres(url, filled) as server:
         found = await _postgres_complaints(server, filled, "never analysed")
         async with server.transaction():
-            await tell_planner(server, dict.fromkeys(filled.tables, 0))
+            await analyse_grown(server, dict.fromkeys(filled.tables, 0))
         found += await _complaints_of_the_old(server, filled)
         await server.execute(f"analyze {', '.join(filled.tables)}")
         return found + await _postgres_complaints(server, filled, "analysed")

@@ -9,7 +9,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.engine.lane_merge import START
 from shiftwork.engine.lanes import TARGETED
-from shiftwork.store.postgres_statistics import tell_planner
+from shiftwork.store.postgres_statistics import analyse_grown
 from tests.plans import backlog
 from tests.plans.asked import CLAIM, NOW, PLACE, Hot, explain, explain_prepared, prepare, read_of
 from tests.plans.backlog import DEEP_LANE, LANES, WHOLE_DAG, uuid
@@ -109,7 +109,7 @@ async def test_hot_statements_use_their_index_on_postgres(connection: asyncpg.Co
     """Right after the load, with plans made on an empty queue, after ANALYZE, and with dead entries before a lane."""
     assert await complaints(connection, "never analysed") == []
     async with connection.transaction():
-        await tell_planner(connection, dict.fromkeys(["tasks", "edges", "bodies"], 0))
+        await analyse_grown(connection, dict.fromkeys(["tasks", "edges", "bodies"], 0))
     assert await complaints_of_the_old(connection) == []
     await claims_go_round_the_held(large)
     await connection.execute("analyze tasks, edges, bodies, lanes")

@@ -13,7 +13,7 @@ from shiftwork.store import postgres as store
 from shiftwork.store import statements
 from shiftwork.store.catalogue import tables
 from shiftwork.store.postgres_driver_internals import reach_of
-from shiftwork.store.postgres_statistics import tell_planner
+from shiftwork.store.postgres_statistics import analyse_grown
 from tests.plans.asked import NOW, Hot, explain_prepared, prepare, read_of
 from tests.worker.steps import until
 
@@ -111,9 +111,9 @@ async def test_analyze_before_the_commit_is_repeated(
             await other.execute("analyze tasks")
         finally:
             other.terminate()  # also where the queue closes meanwhile
-        return await tell_planner(connection, added, schema)
+        return await analyse_grown(connection, added, schema)
 
-    monkeypatch.setattr(store, "tell_planner", come_second)
+    monkeypatch.setattr(store, "analyse_grown", come_second)
     async with Queue.open(postgres_dsn) as queue:
         await queue.submit_many([{"type": "code"}] * 1000)
         assert await reader.fetchval(KNOWN) == 1000
@@ -145,9 +145,9 @@ async def test_role_without_ownership_does_not_analyze(postgres_dsn: str, reader
     try:
         async with reader.transaction():
             await reader.execute(f"set local role {role}")
-            assert await tell_planner(reader, added) == []
+            assert await analyse_grown(reader, added) == []
             await reader.execute("reset role")
-            assert await tell_planner(reader, added) == ["tasks"]
+            assert await analyse_grown(reader, added) == ["tasks"]
     finally:
         await reader.execute(f"drop owned by {role}; drop role {role}")
 

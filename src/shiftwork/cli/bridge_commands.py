@@ -132,7 +132,7 @@ async def until_stopped(stopped: asyncio.Event, *endless: Coroutine[Any, Any, No
 )
 @click.option("--events", is_flag=True, help="Also publish the queue's events in stream:events.")
 @click.option("--keep", type=click.IntRange(1), default=10_000, show_default=True, help="Results and events kept.")
-@click.option("--withdraw", is_flag=True, help="Take back unread entries, then exit.")
+@click.option("--withdraw", is_flag=True, help="Withdraw unread entries, then exit.")
 @click.option("--once", is_flag=True, help="Bring both sides up to date, then end.")
 @click.option("--no-duties", is_flag=True, help="Leave maintenance to servers and workers.")
 def redis(*, withdraw: bool, once: bool, no_duties: bool, **options: Any) -> Answer:

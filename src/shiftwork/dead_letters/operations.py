@@ -177,7 +177,7 @@ async def _modify(work: UnitOfWork, row: TaskRow, change: dict[str, Any]) -> Non
 
 
 async def _retake_key(work: UnitOfWork, row: TaskRow) -> None:
-    """Take back its idempotency key, unless another task has taken it meanwhile."""
+    """Restore its idempotency key, unless another task has taken it meanwhile."""
     if row.idempotency_key is not None:
         until = dedupe_policy.until((await work.settings_of(row)).idempotency, work.now)
         taken = [(row.workspace, row.idempotency_key, row.id, until)]

@@ -40,7 +40,7 @@ from shiftwork.store.postgres_open import SET_LOCAL, connect, split_url
 from shiftwork.store.postgres_pool import Connections, give_up, roll_back
 from shiftwork.store.postgres_schema import PUBLIC
 from shiftwork.store.postgres_sessions import SessionWatch, session_name
-from shiftwork.store.postgres_statistics import TableGrowth, tell_planner
+from shiftwork.store.postgres_statistics import TableGrowth, analyse_grown
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
 from shiftwork.store.stalls import StallDetector, passed
 from shiftwork.store.store import Clock, Row, Verb
@@ -221,7 +221,7 @@ class PostgresStore:
             if tx.begun or self._each_time or is_large:
                 await tx.flush_pending()
             if is_large:
-                await tell_planner(connection, tx.added, self.schema)
+                await analyse_grown(connection, tx.added, self.schema)
         except BaseException as error:
             ours = isinstance(error, asyncpg.InterfaceError) and not connection.is_closed()
             if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
@@ -293,7 +293,7 @@ class PostgresStore:
         while added := self._growth.take():
             try:
                 async with self._connection() as connection, connection.transaction():
-                    grown = await tell_planner(connection, added, self.schema)
+                    grown = await analyse_grown(connection, added, self.schema)
                 self._growth.record({table: added[table] for table in grown})  # check again whether it is known now
             except (asyncpg.PostgresError, *LOST) as error:
                 log.info("could not update the planner's statistics: %s", error)

@@ -191,7 +191,7 @@ def main() -> int:
     start = child_process.started_with()
     say = child_process.begin(start.pipes)
     logs.set_up(json=os.environ.get(LOG_FORMAT) == "json", quiet=start.quiet)
-    report = run_summary.noting()
+    report = run_summary.create_summary()
     try:
         return run(
             start.target,
