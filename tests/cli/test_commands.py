@@ -10,7 +10,7 @@ import pytest
 from shiftwork.cli import main
 from shiftwork.cli.default_command import commands_of
 from shiftwork.cli.groups import Group
-from shiftwork.cli.values import Number, NumberRange
+from shiftwork.cli.params import Number, NumberRange
 from tests.cli.terminal import Terminal
 
 # a command line, in which {ready} stands for a task just made; a word of the text; a word of the JSON
@@ -82,7 +82,7 @@ COMMANDS = [
     ("cancel --dag {dag}", "cancelled", '"status": "cancelled"'),
     ("cancel --status ready,pending --type nothing --yes", "0 cancelled", '"matched": 0'),
     ("cancel --tag web --since 1h --until 2030-01-01 --dry-run", "", '"dry_run": true'),
-    ("retry --failure-reason crash --search boom --type nothing --yes", "0 to be tried again", '"action": "retry"'),
+    ("retry --failure-reason crash --search boom --type nothing --yes", "0 retried", '"action": "retry"'),
     ("priority 5 {ready} --note hurry", "ready", '"status": "ready"'),
     ("priority 5 --agent nemo --issue SHOP-1 --yes", "0 changed", '"action": "set_priority"'),
     ("search nothing like it --status ready", "no tasks match", '"index_lag": 0'),

@@ -1,6 +1,6 @@
-"""A network in between that can drop connections without telling anyone, as firewalls and dying machines do.
+"""A network that can drop connections silently, as firewalls and failing machines do.
 
-Or a long one, over which every message takes its time.
+It can also delay every message.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class Relay:
         return len([link for link in self._links if not link & self._dropped])
 
     def drop(self) -> None:
-        """Everyone who is connected now is never heard again."""
+        """Drop all current connections silently."""
         for link in self._links:
             self._dropped |= link
 
@@ -80,7 +80,7 @@ class Relay:
 
 @asynccontextmanager
 async def relay_to(url: str) -> AsyncIterator[tuple[Relay, str]]:
-    """A relay on the way to a server of this machine, and the server's address by way of it."""
+    """Start a relay to a server of this machine; yield it and the server's address through it."""
     parts = urlsplit(url)
     assert parts.port is not None
     relay = Relay(parts.port)

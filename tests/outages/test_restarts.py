@@ -16,7 +16,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreDamaged, StoreReadOnly, StoreUnavailable
-from shiftwork.store import postgres_notices
+from shiftwork.store import postgres_notify
 from shiftwork.testing import MovedClock, pass_time
 from tests.races.fleet import handles, hire, stranded
 from tests.server import processes
@@ -30,7 +30,7 @@ AWAY = (StoreUnavailable, StoreReadOnly, OperationTimeout)
 
 
 class Fleet:
-    """Producers and workers that continue whatever the store says, and remember what they were told."""
+    """Producers and workers that continue despite errors, and remember what was acknowledged."""
 
     def __init__(self) -> None:
         self.submitted: list[str] = []
@@ -43,7 +43,7 @@ class Fleet:
             self._steps.notify_all()
 
     async def until(self, more: int) -> None:
-        """So many more completions have been answered."""
+        """Wait until this many more completions were acknowledged."""
         enough = len(self.completed) + more
         async with self._steps:
             await asyncio.wait_for(self._steps.wait_for(lambda: len(self.completed) >= enough), 60)
@@ -110,7 +110,7 @@ async def check(queue: Queue, fleet: Fleet) -> None:
     assert await stranded(queue) == []
 
 
-async def test_store_that_stays_away_is_reported_as_unavailable(server: Postgres, url: str) -> None:
+async def test_store_that_stays_down_is_reported_as_unavailable(server: Postgres, url: str) -> None:
     async with Queue.open(url) as queue:
         kept = await queue.submit(type="code")
         await asyncio.to_thread(server.stop)
@@ -145,7 +145,7 @@ def processes_of(server: Postgres) -> list[int]:
 
 
 async def test_timeout_during_the_commit_is_reported_as_unknown(url: str) -> None:
-    """The commit waits in a trigger; the caller learns that no one knows, and finds the task if it looks."""
+    """The commit waits in a trigger; the caller learns that the outcome is unknown, and can find the task."""
     async with Queue.open(url) as queue:
         await queue.submit(type="code")
         await queue.engine.store.run(make_commits_slow)
@@ -183,7 +183,7 @@ async def test_broken_page_is_reported_as_damage(server: Postgres, url: str) -> 
 
 
 async def test_reclaim_is_suspended_after_an_outage(server: Postgres, url: str) -> None:
-    """While the server was away no one could beat, so silence says nothing until everyone had the time to."""
+    """While the server was down, no one could send heartbeats, so silence proves nothing until everyone had time to."""
     clock = MovedClock()
     async with Queue.open(url, clock=clock) as queue:
         task = await queue.submit(type="code")
@@ -229,8 +229,8 @@ async def test_waiting_claim_is_woken_after_the_server_returned(server: Postgres
 async def test_lost_and_restored_listening_is_logged_once(
     server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(postgres_notices, "LISTEN_AGAIN_SEC", 0.01)
-    monkeypatch.setattr(postgres_notices, "LISTEN_AGAIN_MAX_SEC", 0.02)
+    monkeypatch.setattr(postgres_notify, "LISTEN_AGAIN_SEC", 0.01)
+    monkeypatch.setattr(postgres_notify, "LISTEN_AGAIN_MAX_SEC", 0.02)
     caplog.set_level("INFO", "shiftwork.store")
 
     def said() -> list[str]:

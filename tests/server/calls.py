@@ -1,4 +1,4 @@
-"""What a call to an endpoint is, and the register of calls that are arranged so that they succeed, once."""
+"""A call to an endpoint, and the registry of calls that are prepared so that they succeed once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CALLS: dict[str, Arrange] = {}
 
 
 def call(*names: str) -> Callable[[Arrange], Arrange]:
-    """The decorated coroutine arranges a call for the endpoints of these names."""
+    """Register a coroutine that prepares a call of the endpoints with these names."""
 
     def keep(arrange: Arrange) -> Arrange:
         CALLS.update(dict.fromkeys(names, arrange))
@@ -47,7 +47,7 @@ async def waiting(queue: Queue, **fields: Any) -> str:
 
 
 async def held(queue: Queue, *, start: bool = True, **fields: Any) -> Assignment:
-    """A claim of an agent that has nothing else to do."""
+    """Claim a task for an otherwise idle agent."""
     await waiting(queue, target_agent_id="ada", **fields)
     (claim,) = await queue.claim("ada", start=start)
     return claim

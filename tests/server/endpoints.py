@@ -1,4 +1,4 @@
-"""A call for every endpoint that changes something or names something: arranged so that it succeeds, once."""
+"""A call for every endpoint that changes something or has a path parameter, prepared so that it succeeds once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from shiftwork import Assignment, Queue
-from shiftwork.batches import gathering
+from shiftwork.batches import batch_claims
 from shiftwork.server.endpoint import Endpoint
 from shiftwork.server.routes import ENDPOINTS
 from tests.conformance.steps import dead_letter, give_folder
@@ -406,7 +406,7 @@ async def _batch(queue: Queue) -> Call:
     engine, workspace = queue.engine, queue.workspace
     request = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
     await queue.submit(type="ask", payload={"provider": "openai", "request": request}, urgency="batch")
-    await engine.store.run(lambda tx: gathering.gather(tx, engine, workspace, "openai"))
+    await engine.store.run(lambda tx: batch_claims.gather(tx, engine, workspace, "openai"))
     return Call({"batch_id": (await queue.batches.list())[0].id})
 
 
@@ -492,10 +492,10 @@ async def _a_task_with_inputs(queue: Queue) -> Call:
 
 
 def named() -> list[Endpoint]:
-    """EndpointGroup with a name in their path, but for hooks, where a signature opens."""
+    """Return the endpoints with a path parameter, except hooks, which need a signature instead of a token."""
     return [endpoint for endpoint in ENDPOINTS if "{" in endpoint.path and endpoint.scope is not None]
 
 
 def changing() -> list[Endpoint]:
-    """EndpointGroup that have an effect: some that only look take what they look for as a body."""
+    """Return the endpoints that change something; some others only read, but take a body."""
     return [endpoint for endpoint in ENDPOINTS if endpoint.changes and endpoint.scope not in {None, "read"}]

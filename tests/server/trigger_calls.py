@@ -35,7 +35,7 @@ async def _resume_trigger(queue: Queue) -> Call:
 
 
 async def emitted(queue: Queue, **fields: Any) -> str:
-    """A sink that is never reached, since nothing is sent to it."""
+    """Create a sink that is never contacted."""
     known = {"name": "ops", "kind": "webhook", "address": "https://example.com/in", **fields}
     return (await queue.sinks.add(**known)).sink.name
 

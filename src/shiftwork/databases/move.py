@@ -31,7 +31,7 @@ from shiftwork.search import index
 from shiftwork.search import maintenance as search
 from shiftwork.store import crash_points
 from shiftwork.store.postgres_errors import LOST, translate
-from shiftwork.store.postgres_migrating import done
+from shiftwork.store.postgres_migrate import done
 from shiftwork.store.store import Tx
 from shiftwork.triggers import maintenance as triggers
 

@@ -72,7 +72,7 @@ class MovedTable(NamedTuple):
 
     @property
     def copied(self) -> tuple[str, ...]:
-        """The columns to copy: all but the number of a review, which is assigned anew."""
+        """The columns to copy: all but the number of a review, which the target database assigns."""
         return tuple(column for column in self.columns if (self.name, column) != ("reviews", "seq"))
 
 

@@ -104,7 +104,7 @@ async def _claim(call: Call, request: ClaimRequest) -> ClaimAnswer:
     try:
         return await asyncio.shield(claiming)
     except asyncio.CancelledError:
-        call.shared.keep(asyncio.ensure_future(_give_back_later(call, claiming)))
+        call.shared.keep(asyncio.ensure_future(_release_later(call, claiming)))
         raise
 
 
@@ -183,7 +183,7 @@ async def _claim_batch(call: Call, asked: Sequence[Asked]) -> list[ClaimAnswer |
     return answers
 
 
-async def _give_back_later(call: Call, claiming: asyncio.Future[ClaimAnswer]) -> None:
+async def _release_later(call: Call, claiming: asyncio.Future[ClaimAnswer]) -> None:
     with suppress(ShiftworkError, Repeated):
         await _release(call, (await claiming).assignments)
 

@@ -445,7 +445,7 @@ class StoreNotEmpty(ConflictError):
 
 
 class CopyDiffers(StoreError):
-    """The copy, read back, differs from its source. Nothing of it was kept."""
+    """The copy, read back, differs from its source. It was discarded."""
 
     code = "copy_differs"
     hint = "The target was left empty; check its disk and memory, then copy again."
@@ -466,7 +466,7 @@ class SnapshotsUnavailable(StoreError):
 
 
 class SnapshotDamaged(StoreError):
-    """The file is damaged, or is not a snapshot. Nothing of it was restored."""
+    """The file is damaged, or is not a snapshot. Nothing was restored."""
 
     code = "snapshot_damaged"
     hint = "Use another snapshot: `shiftwork snapshot list` lists them."
