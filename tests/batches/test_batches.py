@@ -7,7 +7,8 @@ from shiftwork.maintenance.loop import run_once
 from shiftwork.model.errors import InputError, NotFound
 from shiftwork.providers.prices import cost_usd
 from shiftwork.testing import MovedClock
-from tests.batches.fake_provider import TOKENS_IN, TOKENS_OUT, FakeProvider
+from tests.batches.fake_provider import FakeProvider
+from tests.batches.provider_answers import TOKENS_IN, TOKENS_OUT
 from tests.batches.steps import GATHER_SEC, MODELS, statuses, submit, task, turn
 from tests.conformance.steps import take
 

@@ -23,7 +23,8 @@ SUITES = [
     *["fair_share", "preemption", "serial"],
     *["schedules", "triggers"],
     *["agents", "alerts", "artifacts", "cancelling", "control", "dags", "dead_letters", "effects", "failures"],
-    *["idempotency", "inputs", "lifecycle", "observing", "settings_verb", "spawning", "steps", "submit", "validation"],
+    *["idempotency", "inputs", "judges", "lifecycle", "observing", "settings_verb", "spawning", "steps", "submit"],
+    *["validation"],
     *["dag_results", "event_filters", "results"],
 ]
 APART = {

@@ -17,8 +17,8 @@ from tests.conformance.conftest import *  # noqa: F403  # the same queue under e
 BLOCKING: Any = blocking
 """With what the stub leaves out, which `SyncQueue.open` puts together: it takes no clock."""
 
-SUITES = ["breakers", "control", "dags", "dead_letters", "effects", "failures", "guards", "inputs", "lifecycle"]
-SUITES += ["limits", "questions", "schedules", "spawning", "steps", "submit", "triggers", "validation"]
+SUITES = ["breakers", "control", "dags", "dead_letters", "effects", "failures", "guards", "inputs", "judges"]
+SUITES += ["lifecycle", "limits", "questions", "schedules", "spawning", "steps", "submit", "triggers", "validation"]
 
 
 class Awaited:

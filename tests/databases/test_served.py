@@ -14,6 +14,7 @@ from shiftwork.model.errors import InvalidConfig
 from shiftwork.server.options import Options
 from shiftwork.server.serve import open_server
 from shiftwork.store import catalogue
+from tests.databases.test_move import count
 from tests.worker.steps import until
 
 
@@ -58,11 +59,14 @@ async def read_stream(http: httpx.AsyncClient, cursor: str, until: str | None = 
 
 
 async def test_maintenance_runs_in_every_database(map_url: str) -> None:
+    for name in ("a", "b"):
+        assert await count(map_url, name, "duties where last_run_at is not null") == 0
     async with open_server(Options(store=map_url, port=0)) as server:
         for each in server.state.queue.databases():
 
             async def has_run(each: Queue = each) -> bool:
-                return bool(await each.engine.store.read(lambda tx: tx.all("list_jobs")))
+                jobs = await each.engine.store.read(lambda tx: tx.all("list_jobs"))
+                return any(job["last_run_at"] is not None for job in jobs)
 
             await until(has_run)
 

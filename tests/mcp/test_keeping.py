@@ -224,6 +224,7 @@ async def test_closing_does_not_wait_forever_for_a_release(
     async with stalled(queue, made.id), asyncio.timeout(20):
         desk.release(queue, held.token)
         await desk.close()
+        assert (await queue.get(made.id)).status == "claimed", "it has waited for the release"
 
 
 def test_longest_call_is_25_seconds() -> None:

@@ -56,13 +56,16 @@ async def test_every_object_is_in_the_schema(postgres_dsn: str) -> None:
 async def test_every_statement_names_the_schema(schema_url: str, application_dsn: str) -> None:
     """Statements are prepared with a search path that finds only the application's tables, which would not match."""
     connection = await asyncpg.connect(application_dsn, server_settings={"search_path": ""})
+    prepared: set[str] = set()
     try:
-        for statement in postgres_schema.load(SCHEMA).values():
+        for name, statement in postgres_schema.load(SCHEMA).items():
             await connection.prepare(statement.text)
             if statement.single:
                 await connection.prepare(statement.single)
+            prepared.add(name)
     finally:
         await connection.close()
+    assert prepared == set(statements.load("postgres"))
 
 
 def test_no_subquery_has_the_name_of_a_table() -> None:

@@ -466,5 +466,7 @@ async def test_times_beyond_the_calendar_are_shown_in_every_view(api: Running) -
     """Accepted values can be read, also where times are written as dates."""
     made = await api.post("/api/tasks", {"type": "noop", "deadline": 1e300, "timeout_sec": 1e300})
     await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True})
+    shown = await api.get(f"/api/tasks/{made['id']}")
+    assert (shown["deadline"], shown["timeout_sec"]) == (1e300, 1e300)
     for view in VIEWS:
-        await api.get(f"/api/tasks/{made['id']}?view={view}")
+        assert await api.get(f"/api/tasks/{made['id']}?view={view}"), view

@@ -2,13 +2,15 @@
 
 import asyncio
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shiftwork import Queue
+from shiftwork.engine.claim_waiters import ClaimWaiters, MayTake, Waiter
 from shiftwork.model.errors import InputError, LeaseLost
 from shiftwork.store.store import Verb
 from shiftwork.worker import Context, Worker
@@ -110,14 +112,38 @@ async def test_worker_without_concurrency_uses_the_workspace_setting(
 
 
 @pytest.mark.requirement("F-162", "F-219", "F-223")
-async def test_idle_worker_is_woken_by_new_work(shop: Queue, store_url: str) -> None:
-    worker, gate = gated()
-    gate.open.set()
+async def test_idle_worker_is_woken_by_new_work(shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim that waits is woken: it does not get the work from its last look, or from the next claim."""
+    claims: list[Waiter] = []
+    woken: list[Waiter] = []
+    waiting = ClaimWaiters.waiting
+
+    @asynccontextmanager
+    async def noted(self: ClaimWaiters, may_take: MayTake) -> AsyncIterator[Waiter]:
+        async with waiting(self, may_take) as waiter:
+            claims.append(waiter)
+            wake = waiter.woken.set
+
+            def note() -> None:
+                woken.append(waiter)
+                wake()
+
+            monkeypatch.setattr(waiter.woken, "set", note)
+            yield waiter
+
+    monkeypatch.setattr(ClaimWaiters, "waiting", noted)
+    worker, gate = gated(concurrency=1)
     await shop.settings.set("fallback_poll_sec", 3600)
-    first = await shop.submit(type="gated")
     async with at_work(worker, store_url):
-        await until_status(shop, first.id, "completed")
-        await until_status(shop, (await shop.submit(type="gated")).id, "completed")
+        await until(lambda: bool(claims) and claims[-1].ready is not None and not claims[-1].looking)
+        waiting_claim = claims[-1]
+        woken.clear()
+        task = await shop.submit(type="gated")
+        await gate.begun.acquire()
+        assert claims[-1] is waiting_claim
+        assert waiting_claim in woken
+        gate.open.set()
+        await until_status(shop, task.id, "completed")
 
 
 async def test_two_workers_share_the_work(shop: Queue, store_url: str) -> None:

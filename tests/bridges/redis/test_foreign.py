@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -248,11 +247,14 @@ class Deaf:
 
     def __init__(self) -> None:
         self.looks = asyncio.Event()
+        self.swallowed = 0
 
     async def run_once(self, **_: Any) -> int:
         self.looks.set()
-        with suppress(asyncio.CancelledError):
+        try:
             await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.swallowed += 1
         return 0
 
 
@@ -263,6 +265,7 @@ async def test_bridge_stops_although_a_scan_swallows_the_cancellation() -> None:
     stopped.set()
     async with asyncio.timeout(20):
         await ending
+    assert side.swallowed == 1
 
 
 async def test_command_stops_a_task_that_swallows_its_first_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,6 +281,7 @@ async def test_command_stops_a_task_that_swallows_its_first_cancellation(monkeyp
     stopped.set()
     async with asyncio.timeout(20):
         await ending
+    assert side.swallowed == 1
 
 
 async def test_bridge_at_its_read_limit_does_not_spin(
