@@ -1,4 +1,4 @@
-"""Every place where text that callers wrote is read or matched, with inputs that would hold a careless reader up."""
+"""Every place that parses or matches callers' text, with inputs that would slow a careless implementation down."""
 
 import ast
 import importlib
@@ -47,7 +47,7 @@ PUMPS = (
 
 
 class Reader(NamedTuple):
-    """One function that is given what callers wrote, and inputs of any size for it."""
+    """One function that reads callers' text, and inputs of any size for it."""
 
     call: Callable[[Any], object]
     makers: tuple[Callable[[int], Any], ...]
@@ -56,20 +56,20 @@ class Reader(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """A regular expression: the beginnings after which it continues, and how much text it is given at most."""
+    """A regular expression: prefixes after which it keeps matching, and the most text it gets."""
 
     prefixes: tuple[str, ...] = ()
     largest: int = 32_000
 
 
 class NoCaller(NamedTuple):
-    """Something that no text of a caller reaches."""
+    """A place that no caller's text reaches."""
 
     because: str
 
 
 def pumped(*prefixes: str, suffix: str = "!") -> tuple[Callable[[int], str], ...]:
-    """Texts that begin with one of these and go on with the same characters."""
+    """Return texts that begin with one of these and repeat the same characters."""
     return tuple(
         lambda n, prefix=prefix, pump=pump: (prefix + pump * n)[: max(n, len(prefix))] + suffix
         for prefix in ("", *prefixes)
@@ -78,7 +78,7 @@ def pumped(*prefixes: str, suffix: str = "!") -> tuple[Callable[[int], str], ...
 
 
 def _refused(call: Callable[[Any], object]) -> Callable[[Any], object]:
-    """To refuse is an answer, too."""
+    """A refusal is a valid outcome, too."""
 
     def answered(value: Any) -> object:
         try:
@@ -580,7 +580,7 @@ def expression(place: str) -> re.Pattern[Any]:
 
 
 def methods(place: str) -> set[str]:
-    """How it is used in its module, as the source says: what is only ever held against a whole text need not search."""
+    """Return how its module uses it, from the source: an expression that only matches whole texts need not search."""
     module, name = _module(place)
     found = re.findall(rf"\b{name}\.([a-z]+)\(", Path(module.__file__ or "").read_text(encoding="utf-8"))
     return set(found) or {"search", "fullmatch"}

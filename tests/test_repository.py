@@ -98,7 +98,7 @@ def test_functions_stay_under_the_line_limit() -> None:
 
 
 def silent(line: str) -> bool:
-    """Whether a line switches a check off without naming the check and the reason."""
+    """Return whether a line disables a check without naming the check and the reason."""
     excuse = EXCUSE.search(line)
     if excuse is None:
         return False

@@ -75,7 +75,7 @@ def test_bulk_change_counts_and_asks_for_confirmation(each_terminal: Terminal, m
 def test_dead_letters_are_retried_and_priorities_set(each_terminal: Terminal) -> None:
     terminal = each_terminal
     dead, ready = terminal.dead(), terminal.ready()
-    assert terminal.text("retry", "--failure-reason", "crash", "--yes") == "1 to be tried again\n"
+    assert terminal.text("retry", "--failure-reason", "crash", "--yes") == "1 retried\n"
     assert terminal.json("show", dead)["status"] == "ready"
     assert terminal.text("priority", "7", "--tag", "web", "--yes") == "1 changed\n"
     assert terminal.json("show", ready)["priority"] == 7

@@ -18,7 +18,7 @@ def test_signal_interrupts_a_run() -> None:
         interruptible(run())
 
 
-def test_part_that_was_cancelled_unasked_is_an_error_and_no_interruption() -> None:
+def test_unexpected_cancellation_is_an_error_and_not_an_interruption() -> None:
     async def run() -> None:
         part = asyncio.get_running_loop().create_future()
         part.cancel()

@@ -111,7 +111,7 @@ def test_reason_that_nothing_runs_is_shown_at_the_top(terminal: Terminal) -> Non
     terminal.text("migrate")
     terminal.text("submit", "deploy")
     out = terminal.text("watch", "--once")
-    assert "Work waits, but nothing runs" in out
+    assert "Work waits, but nothing is running" in out
     assert "1 task (deploy): no registered agent can take it: it needs type deploy" in out
     assert terminal.json("watch", "--once")["blocked"]["causes"][0]["kind"] == "no_agent"
 

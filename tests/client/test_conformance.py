@@ -23,7 +23,8 @@ SUITES = [
     *["fair_share", "preemption", "serial"],
     *["schedules", "triggers"],
     *["agents", "alerts", "artifacts", "cancelling", "control", "dags", "dead_letters", "effects", "failures"],
-    *["idempotency", "inputs", "lifecycle", "observing", "settings_verb", "spawning", "steps", "submit", "validation"],
+    *["idempotency", "inputs", "judges", "lifecycle", "observing", "settings_verb", "spawning", "steps", "submit"],
+    *["validation"],
     *["dag_results", "event_filters", "results"],
 ]
 APART = {
@@ -35,7 +36,7 @@ APART = {
 
 
 class Overheard(Client):
-    """A client whose tests may also look at the database behind its server, and pass its time."""
+    """A client whose tests may also use the server's database and clock."""
 
     engine: Engine
     database: str
@@ -50,7 +51,7 @@ class Overheard(Client):
 
 @pytest.fixture
 async def queue(sqlite_url: str, clock: MovedClock) -> AsyncIterator[Client]:
-    """A queue on the other side of a server, whose clock stands until the test moves it."""
+    """A client of a server whose clock only the test moves."""
     async with Queue.open(sqlite_url, clock=clock, seed=7) as served:
         with listen("127.0.0.1", 0) as listening:
             server = Server(ServerState(served), listening)

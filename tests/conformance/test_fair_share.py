@@ -1,4 +1,4 @@
-"""Fair share: anyone who floods the queue makes no one else wait for longer than a round."""
+"""Fair share: a flood of one submitter delays the others by at most one round."""
 
 import pytest
 
@@ -23,7 +23,7 @@ async def flood(queue: Queue, count: int = FLOOD, **fields: object) -> list[str]
 
 
 async def authors(queue: Queue, count: int) -> list[str | None]:
-    """Whose tasks are handed out next, one claim each."""
+    """Return the authors of the next tasks, one claim each."""
     await queue.agents.register(id="taker", max_concurrent_tasks=100_000)
     return [(await queue.claim("taker"))[0].task().created_by for _ in range(count)]
 

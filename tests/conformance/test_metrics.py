@@ -1,4 +1,4 @@
-"""Metrics: a scripted history with known answers, counted once whatever happens, and bounded anyone who makes up
+"""Metrics: a scripted history with known answers, counted exactly once, and bounded if clients invent
 names.
 """
 
@@ -29,7 +29,7 @@ async def value(queue: Queue, name: str, **labels: str) -> float | None:
 
 
 async def count_the_log(queue: Queue) -> None:
-    """As the maintenance job does it, whenever it is due."""
+    """Count the log, as the maintenance job does."""
     await loop.run_once(queue.engine, force=True)
 
 
@@ -248,7 +248,7 @@ async def test_claim_calls_of_an_ended_process_are_kept(store_url: str) -> None:
 
 
 def counters(found: Metrics) -> dict[str, float]:
-    """What must be the same anyone who counted it."""
+    """Return the counters, which must not depend on the counting process."""
     kinds = ("counter", "histogram")
     plain = [sample for sample in found.samples if METRICS[measuring.metric_of(sample.name)].kind in kinds]
     return {f"{sample.name} {sorted(sample.labels.items())}": sample.value for sample in plain}

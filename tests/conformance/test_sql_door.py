@@ -143,17 +143,19 @@ async def test_idempotency_key_is_unique_in_the_database(queue: Queue) -> None:
 
 @pytest.mark.requirement("F-160")
 async def test_new_task_notifies_the_task_ready_channel(postgres_dsn: str) -> None:
-    heard = asyncio.Event()
+    heard: asyncio.Queue[str] = asyncio.Queue()
     client = await asyncpg.connect(postgres_dsn)
-    await client.add_listener("task_ready", lambda *_: heard.set())
+    await client.add_listener("task_ready", lambda _, _process, channel, _payload: heard.put_nowait(channel))
     async with Queue.open(postgres_dsn) as queue:
+        await queue.settings.list()
+        assert heard.empty()
         await queue.submit(type="code")
-        await asyncio.wait_for(heard.wait(), 30)
+        assert await asyncio.wait_for(heard.get(), 30) == "task_ready"
     await client.close()
 
 
 async def test_submit_by_a_short_lived_process_is_notified(postgres_url: str) -> None:
-    """As a command does: anyone who waits would find its work by polling alone."""
+    """A command exits right after the submit; without a notification, agents would find the task only by polling."""
     heard: list[str] = []
     client = await asyncpg.connect(postgres_url)
     await client.add_listener("task_ready", lambda *found: heard.append(str(found[-1])))

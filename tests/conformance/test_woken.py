@@ -1,4 +1,4 @@
-"""Claims that wait behind a closed gate are answered when it opens: by its time, by an end, or by someone's word."""
+"""Claims that wait behind a closed gate are answered when it opens: by time, by the end of a task, or by a person."""
 
 import asyncio
 import gc
@@ -107,7 +107,7 @@ async def test_cancelled_waiting_claim_does_not_block_others(queue: Queue) -> No
 
 async def test_waiting_claim_is_answered_when_agent_budget_is_raised(queue: Queue) -> None:
     await queue.agents.register(id="worker", budget_remaining_usd=0)
-    await queue.submit(type="code", estimated_cost_usd=1)
+    task = await queue.submit(type="code", estimated_cost_usd=1)
     for raise_it in (
         lambda: queue.agents.set_budget("worker", 5),
         lambda: queue.budgets.set("agent", "worker", ceiling_usd=50),
@@ -115,6 +115,7 @@ async def test_waiting_claim_is_answered_when_agent_budget_is_raised(queue: Queu
         claim = await waiting_claim(queue)
         await raise_it()
         (held,) = await answer(claim)
+        assert held.id == task.id
         await queue.release(held.token)
         await queue.agents.set_budget("worker", 0)
 

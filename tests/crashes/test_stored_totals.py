@@ -1,4 +1,4 @@
-"""The ledger of `shiftwork prove` reads all totals at one moment: a report that comes meanwhile is no misbooking."""
+"""The ledger of `shiftwork prove` reads all totals in one snapshot: concurrent reports are not misbookings."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ USED = {"cost_usd": 0.01}
 
 
 class Disturbed(Scratch):
-    """A report comes after each query, which another process has committed before the next one."""
+    """Commits a report of another process after each query."""
 
     loop: asyncio.AbstractEventLoop
 
     @staticmethod
     async def meanwhile() -> None:
-        """Nothing, until a test says what."""
+        """Does nothing unless a test replaces it."""
 
     def read_sqlite(self, connection: apsw.Connection, query: str) -> list[tuple[Any, ...]]:
         found = super().read_sqlite(connection, query)

@@ -1,4 +1,4 @@
-"""Every page opens in a real browser, complains of nothing, asks no one else, and can be used by everyone."""
+"""Every page opens in a real browser without errors, contacts no other host, and is accessible."""
 
 from __future__ import annotations
 

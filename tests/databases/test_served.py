@@ -14,6 +14,7 @@ from shiftwork.model.errors import InvalidConfig
 from shiftwork.server.options import Options
 from shiftwork.server.serve import open_server
 from shiftwork.store import catalogue
+from tests.databases.test_move import count
 from tests.worker.steps import until
 
 
@@ -46,7 +47,7 @@ async def test_a_server_follows_a_workspace_to_another_database(map_url: str) ->
 
 
 async def read_stream(http: httpx.AsyncClient, cursor: str, until: str | None = None) -> str:
-    """What a stream says from a cursor on, until it ends or says this."""
+    """Read a stream from a cursor until it ends or contains this text."""
     text = ""
     headers = {"accept": "text/event-stream", "last-event-id": str(cursor)}
     async with asyncio.timeout(30), http.stream("GET", "/api/events", headers=headers) as answer:
@@ -58,11 +59,14 @@ async def read_stream(http: httpx.AsyncClient, cursor: str, until: str | None = 
 
 
 async def test_maintenance_runs_in_every_database(map_url: str) -> None:
+    for name in ("a", "b"):
+        assert await count(map_url, name, "duties where last_run_at is not null") == 0
     async with open_server(Options(store=map_url, port=0)) as server:
         for each in server.state.queue.databases():
 
             async def has_run(each: Queue = each) -> bool:
-                return bool(await each.engine.store.read(lambda tx: tx.all("list_jobs")))
+                jobs = await each.engine.store.read(lambda tx: tx.all("list_jobs"))
+                return any(job["last_run_at"] is not None for job in jobs)
 
             await until(has_run)
 
@@ -78,7 +82,7 @@ async def test_maintenance_runs_in_every_database(map_url: str) -> None:
         ("default =", "not TOML"),
     ],
 )
-def test_a_map_that_cannot_be_used_says_what_is_wrong(tmp_path: Path, text: str, what: str) -> None:
+def test_unusable_map_is_refused_with_its_error(tmp_path: Path, text: str, what: str) -> None:
     file = tmp_path / "map.toml"
     file.write_text(text)
     with pytest.raises(InvalidConfig, match=what):

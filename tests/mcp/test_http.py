@@ -353,13 +353,13 @@ async def test_server_without_tokens_has_no_metadata(queue: Queue, http: httpx2.
         "https://[::",
     ],
 )
-def test_address_that_is_none_is_refused(given: str) -> None:
+def test_invalid_address_is_refused(given: str) -> None:
     with pytest.raises(InputError):
         check_url(given, "--public-url")
 
 
-async def test_token_that_may_not_work_waits_for_a_result(queue: Queue) -> None:
-    """A call that waits asks again whether its token is valid: for what it may do, not for work."""
+async def test_token_without_the_work_scope_can_wait_for_a_result(queue: Queue) -> None:
+    """A waiting call rechecks its token for the scopes of the call, not for `work`."""
     secret = (await queue.tokens.create("planner", ["submit"])).secret
     await queue.agents.register(id="crab")
     async with serving(queue, tokens=True) as (_, url), over_http(url, authorization=f"Bearer {secret}") as agent:

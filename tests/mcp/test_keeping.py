@@ -1,4 +1,4 @@
-"""Claims are kept alive for agents that think, and only as long as someone is there."""
+"""Claims are kept alive while agents think, and only while they are connected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def desk(queue: Queue) -> McpServer:
 
 
 async def think(mcp_server: McpServer, queue: Queue, clock: MovedClock, seconds: float) -> None:
-    """Time passes in which the agent says nothing, while the server beats and the maintenance jobs run."""
+    """Let time pass without calls of the agent, while the server sends heartbeats and maintenance runs."""
     for _ in range(int(seconds // 30)):
         clock.advance(30)
         await mcp_server.keeper.beat()
@@ -224,6 +224,7 @@ async def test_closing_does_not_wait_forever_for_a_release(
     async with stalled(queue, made.id), asyncio.timeout(20):
         desk.release(queue, held.token)
         await desk.close()
+        assert (await queue.get(made.id)).status == "claimed", "it has waited for the release"
 
 
 def test_longest_call_is_25_seconds() -> None:

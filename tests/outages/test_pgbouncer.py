@@ -106,6 +106,9 @@ async def test_concurrent_opens_through_a_pooler_succeed(pgbouncer: Pooler, post
     url = f"{pgbouncer.dsn(postgres_dsn.rpartition('/')[2])}?pgbouncer=true"
     queues = await together(*(Queue.open(url) for _ in range(12)))
     for queue in queues:
+        await queue.submit(type="code")
+    assert [(await queue.status(fresh=True)).counts for queue in queues] == [{"ready": 12}] * 12
+    for queue in queues:
         await queue.close()
 
 

@@ -57,6 +57,6 @@ def _artifacts_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 async def queue(schema_url: str, clock: MovedClock) -> AsyncIterator[Queue]:
-    """A queue in a schema, whose clock stands until the test moves it."""
+    """A queue in a schema, whose clock only the test moves."""
     async with Queue.open(schema_url, clock=clock, seed=7) as opened:
         yield opened

@@ -11,8 +11,8 @@ from tests.conftest import DEEP
 SUITES = ["dags", "events", "idempotency", "lifecycle", "maintenance", "metrics", "quotas", "schedules", "serial"]
 if DEEP:
     SUITES += ["breakers", "budgets", "cancelling", "claiming", "control", "dead_letters", "dependencies", "duplicates"]
-    SUITES += ["effects", "failures", "guards", "leases", "limits", "observing", "settings_verb", "spawning", "steps"]
-    SUITES += ["submit", "triggers", "validation", "waits"]
+    SUITES += ["effects", "failures", "guards", "judges", "leases", "limits", "observing", "settings_verb", "spawning"]
+    SUITES += ["steps", "submit", "triggers", "validation", "waits"]
 
 APART = {"test_database_constraint_keeps_a_key_unique"}  # it writes to the table itself
 

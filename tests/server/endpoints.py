@@ -1,62 +1,20 @@
-"""A call for every endpoint that changes something or names something: arranged so that it succeeds, once."""
+"""A call for every endpoint that changes something or has a path parameter, prepared so that it succeeds once."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
+from typing import Any
 
 from shiftwork import Assignment, Queue
 from shiftwork.batches import batch_claims
 from shiftwork.server.endpoint import Endpoint
 from shiftwork.server.routes import ENDPOINTS
 from tests.conformance.steps import dead_letter, give_folder
+from tests.server import trigger_calls  # noqa: F401  # registers its calls
+from tests.server.calls import BY_NAME, CALLS, Call, call, held, under, waiting
 
-BY_NAME = {endpoint.name: endpoint for endpoint in ENDPOINTS}
-
-
-class Call(NamedTuple):
-    """What to send to an endpoint."""
-
-    names: dict[str, str] = {}
-    body: Any = None
-    query: dict[str, str] = {}
-
-    def path(self, endpoint: Endpoint, **more: str) -> str:
-        path = endpoint.path.format(**{name: quote(value, safe="") for name, value in self.names.items()})
-        asked = urlencode({**self.query, **more})
-        return f"{path}?{asked}" if asked else path
-
-
-Arrange = Callable[[Queue], Awaitable[Call]]
-CALLS: dict[str, Arrange] = {}
-
-
-def call(*names: str) -> Callable[[Arrange], Arrange]:
-    """The decorated coroutine arranges a call for the endpoints of these names."""
-
-    def keep(arrange: Arrange) -> Arrange:
-        CALLS.update(dict.fromkeys(names, arrange))
-        return arrange
-
-    return keep
-
-
-async def waiting(queue: Queue, **fields: Any) -> str:
-    return (await queue.submit({"type": "noop", **fields})).id
-
-
-async def held(queue: Queue, *, start: bool = True, **fields: Any) -> Assignment:
-    """A claim of an agent that has nothing else to do."""
-    await waiting(queue, target_agent_id="ada", **fields)
-    (claim,) = await queue.claim("ada", start=start)
-    return claim
-
-
-def under(claim: Assignment, **fields: Any) -> Call:
-    return Call({"task_id": claim.id}, {"token": claim.token, **fields})
+__all__ = ["BY_NAME", "CALLS", "Call", "changing", "held", "named", "waiting"]
 
 
 @call("claims_request")
@@ -533,80 +491,11 @@ async def _a_task_with_inputs(queue: Queue) -> Call:
     return Call({"task_id": await waiting(queue, spec={"context_refs": [kept.id]})})
 
 
-CRON = {"kind": "cron", "at": "@daily"}
-
-
-async def armed_trigger(queue: Queue) -> str:
-    return (await queue.triggers.save("nightly", on=CRON, task={"type": "noop"})).trigger.name
-
-
-@call("triggers_save")
-async def _save_trigger(_queue: Queue) -> Call:
-    return Call({"name": "nightly"}, {"on": CRON, "task": {"type": "noop"}})
-
-
-@call("triggers_get", "triggers_remove", "triggers_pause", "triggers_firings")
-async def _of_trigger(queue: Queue) -> Call:
-    return Call({"name": await armed_trigger(queue)})
-
-
-@call("triggers_fire", "triggers_preview")
-async def _fire_trigger(queue: Queue) -> Call:
-    return Call({"name": await armed_trigger(queue)}, {"reason": "now"})
-
-
-@call("triggers_resume")
-async def _resume_trigger(queue: Queue) -> Call:
-    return Call({"name": (await queue.triggers.pause(await armed_trigger(queue))).name})
-
-
-async def emitted(queue: Queue, **fields: Any) -> str:
-    """A sink that is never reached, since nothing is sent to it."""
-    known = {"name": "ops", "kind": "webhook", "address": "https://example.com/in", **fields}
-    return (await queue.sinks.add(**known)).sink.name
-
-
-@call("sinks_add")
-async def _add_sink(_queue: Queue) -> Call:
-    wants = {"alerts": ["dead_lettered"], "events": ["task.*"], "types": ["noop"]}
-    return Call({}, {"name": "ops", "kind": "webhook", "address": "https://example.com/in", "wants": wants})
-
-
-@call("sinks_get", "sinks_remove", "sinks_test", "sinks_list")
-async def _of_sink(queue: Queue) -> Call:
-    return Call({"sink": await emitted(queue)})
-
-
-@call("sinks_update")
-async def _update_sink(queue: Queue) -> Call:
-    return Call({"sink": await emitted(queue)}, {"wants": {"severity": "critical"}})
-
-
-@call("sinks_pause")
-async def _pause_sink(queue: Queue) -> Call:
-    return Call({"sink": await emitted(queue)}, {"reason": "holiday"})
-
-
-@call("sinks_resume")
-async def _resume_sink(queue: Queue) -> Call:
-    return Call({"sink": (await queue.sinks.pause(await emitted(queue))).name})
-
-
-@call("deliveries_get", "deliveries_redeliver", "deliveries_list")
-async def _of_delivery(queue: Queue) -> Call:
-    return Call({"delivery_id": (await queue.sinks.test(await emitted(queue))).id})
-
-
-@call("deliveries_redeliver_dead")
-async def _redeliver_dead(queue: Queue) -> Call:
-    return Call({}, {"sink": await emitted(queue)})
-
-
 def named() -> list[Endpoint]:
-    """EndpointGroup with a name in their path, but for hooks, where a signature opens."""
+    """Return the endpoints with a path parameter, except hooks, which need a signature instead of a token."""
     return [endpoint for endpoint in ENDPOINTS if "{" in endpoint.path and endpoint.scope is not None]
 
 
 def changing() -> list[Endpoint]:
-    """EndpointGroup that have an effect: some that only look take what they look for as a body."""
+    """Return the endpoints that change something; some others only read, but take a body."""
     return [endpoint for endpoint in ENDPOINTS if endpoint.changes and endpoint.scope not in {None, "read"}]

@@ -52,7 +52,7 @@ that every workspace may use."""
 
 
 class Role(NamedTuple):
-    """Anyone who knocks, and the scopes of the endpoints that open to them."""
+    """A kind of caller, and the scopes of the endpoints that it may use."""
 
     header: str | None
     opens: frozenset[str]
@@ -452,7 +452,8 @@ async def test_pages_of_this_server_are_served(api: Running, scheme: str) -> Non
 )
 async def test_own_origin_is_recognised_in_every_port_notation(api: Running, origin: str, host: str) -> None:
     headers = {"Origin": origin, "Host": host, "Content-Type": "application/json"}
-    await api.post("/api/tasks", {"type": "noop"}, headers=headers)
+    made = await api.post("/api/tasks", {"type": "noop"}, headers=headers)
+    assert made["status"] == "ready"
 
 
 NEIGHBOURS = [

@@ -198,7 +198,7 @@ async def test_artifact_damaged_at_the_beginning_is_refused(api: Running) -> Non
 
 
 async def test_artifact_damaged_later_breaks_off_the_download(api: Running) -> None:
-    """Its length was promised: no one takes what has come for the whole."""
+    """The length was announced, so no client mistakes the part for the whole."""
     await put(api, BIG)
     (file,) = files(api)
     file.write_bytes(BIG[:-1] + b"?")
@@ -211,7 +211,7 @@ async def test_artifact_damaged_later_breaks_off_the_download(api: Running) -> N
 
 
 def has_begun(folder: Path) -> bool:
-    """Whether something of an upload is there."""
+    """Return whether a part of an upload is stored."""
     return any(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 

@@ -29,7 +29,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def refused(reply: Reply) -> tuple[int, str, str | None]:
-    """Status, code and place of a refusal that says what to do."""
+    """Return status, code and place of a refusal, which must have a hint."""
     assert reply.headers["content-type"] == "application/problem+json"
     found = reply.json
     assert found["status"] == reply.status
@@ -252,7 +252,7 @@ async def test_many_headers_are_accepted(line: raw.TaskLine) -> None:
 
 
 async def _pour(url: str, beginning: bytes, part: bytes, total: int) -> None:
-    """Send as long as someone listens."""
+    """Send until the server disconnects."""
     async with raw.line(url) as line:
         line.send(beginning)
         sent = 0
@@ -466,5 +466,7 @@ async def test_times_beyond_the_calendar_are_shown_in_every_view(api: Running) -
     """Accepted values can be read, also where times are written as dates."""
     made = await api.post("/api/tasks", {"type": "noop", "deadline": 1e300, "timeout_sec": 1e300})
     await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True})
+    shown = await api.get(f"/api/tasks/{made['id']}")
+    assert (shown["deadline"], shown["timeout_sec"]) == (1e300, 1e300)
     for view in VIEWS:
-        await api.get(f"/api/tasks/{made['id']}?view={view}")
+        assert await api.get(f"/api/tasks/{made['id']}?view={view}"), view

@@ -1,7 +1,6 @@
 """Events over plain HTTP: long polling, and server-sent events that resume."""
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -73,7 +72,7 @@ async def test_event_page_waits_for_the_first_matching_event(api: Running) -> No
 
 
 async def test_event_page_contains_everything_committed_before_the_request(api: Running, store_url: str) -> None:
-    """Also while the reader of the server, which someone else keeps awake, has not come to it."""
+    """Even if the server's shared reader has not read it yet."""
     async with follow(api.http, api.url), await Queue.open(store_url) as elsewhere:
         for number in range(1, 20):
             task_id = (await elsewhere.submit(type="write")).id
@@ -124,10 +123,10 @@ async def test_invalid_event_query_is_refused_by_name(api: Running) -> None:
         assert (await api.call("GET", f"/api/events?{query}")).code == "not_found"
 
 
-async def to_the_end(lines: Lines) -> None:
-    with suppress(EOFError):
-        while True:
-            await lines.event()
+async def read_on(lines: Lines) -> None:
+    """Read every event, until the stream ends with an EOFError."""
+    while True:
+        await lines.event()
 
 
 async def test_server_sent_events_have_their_cursor_as_id(api: Running) -> None:
@@ -177,10 +176,12 @@ async def test_quiet_stream_sends_keepalives_with_cursor(api: Running, monkeypat
 
 async def test_event_stream_ends_when_the_server_stops(store_url: str) -> None:
     async with running(store_url) as api, follow(api.http, api.url) as lines:
-        await submit(api)
-        await lines.event()
+        task_id = await submit(api)
+        assert (await lines.event())["task_id"] == task_id
         api.server.stop()
-        await to_the_end(lines)
+        async with asyncio.timeout(20):  # far less than a stream without news lasts
+            with pytest.raises(EOFError):
+                await read_on(lines)
 
 
 async def test_event_stream_requires_a_token_and_ends_with_it(guarded: Running) -> None:
@@ -200,7 +201,8 @@ async def test_event_stream_requires_a_token_and_ends_with_it(guarded: Running) 
                 await asyncio.sleep(0.05)
 
         writing = asyncio.create_task(write())
-        await to_the_end(lines)
+        with pytest.raises(EOFError):
+            await read_on(lines)
         writing.cancel()
 
 

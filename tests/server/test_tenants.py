@@ -118,7 +118,7 @@ async def test_token_has_a_limited_share_of_waiting_claims(guarded: Running) -> 
 
 
 async def has_looked(queue: Queue, agent_id: str) -> bool:
-    """An agent is known from its first look for work on."""
+    """Return whether an agent is recorded, which its first claim does."""
     return agent_id in {agent.id for agent in await queue.agents.list()}
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's planner is notified of a load: plans that were made for an empty queue are not used for a full one."""
+"""PostgreSQL statistics are refreshed after loads, so that no plan for an empty queue is used for a full one."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from shiftwork.store import postgres as store
 from shiftwork.store import statements
 from shiftwork.store.catalogue import tables
 from shiftwork.store.postgres_driver_internals import reach_of
-from shiftwork.store.postgres_statistics import tell_planner
+from shiftwork.store.postgres_statistics import analyse_grown
 from tests.plans.asked import NOW, Hot, explain_prepared, prepare, read_of
 from tests.worker.steps import until
 
@@ -23,7 +23,7 @@ TASKS = {"tasks"}
 
 @pytest.fixture
 async def reader(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """Another session at a queue that was worked off and vacuumed, and that the server does not analyse by itself."""
+    """Another session on an emptied and vacuumed queue that the server does not analyse by itself."""
     await (await Queue.open(postgres_dsn)).close()
     connection = await asyncpg.connect(postgres_dsn)
     await connection.execute("alter table tasks set (autovacuum_enabled = false)")
@@ -67,7 +67,7 @@ async def test_many_small_loads_refresh_the_statistics(postgres_dsn: str, reader
             await queue.submit_many([{"type": "code"}] * 10)
 
         async def is_known_while_loads_go_on() -> bool:
-            """A check in the middle of the loads knows a part of them, and the next one is due when they have grown."""
+            """A check during the loads covers a part of them; the next one is due once they have grown."""
             await queue.submit_many([{"type": "code"}] * 10)
             return await is_known(reader)
 
@@ -111,9 +111,9 @@ async def test_analyze_before_the_commit_is_repeated(
             await other.execute("analyze tasks")
         finally:
             other.terminate()  # also where the queue closes meanwhile
-        return await tell_planner(connection, added, schema)
+        return await analyse_grown(connection, added, schema)
 
-    monkeypatch.setattr(store, "tell_planner", come_second)
+    monkeypatch.setattr(store, "analyse_grown", come_second)
     async with Queue.open(postgres_dsn) as queue:
         await queue.submit_many([{"type": "code"}] * 1000)
         assert await reader.fetchval(KNOWN) == 1000
@@ -145,9 +145,9 @@ async def test_role_without_ownership_does_not_analyze(postgres_dsn: str, reader
     try:
         async with reader.transaction():
             await reader.execute(f"set local role {role}")
-            assert await tell_planner(reader, added) == []
+            assert await analyse_grown(reader, added) == []
             await reader.execute("reset role")
-            assert await tell_planner(reader, added) == ["tasks"]
+            assert await analyse_grown(reader, added) == ["tasks"]
     finally:
         await reader.execute(f"drop owned by {role}; drop role {role}")
 

@@ -37,7 +37,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _settings_stay_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings are read again after a second, which may pass in the middle of a test on a busy machine."""
+    """Keep settings cached: on a busy machine, the second after which they are reread may pass during a test."""
     monkeypatch.setattr(cache, "FRESH_SEC", 3600.0)
     monkeypatch.setattr("shiftwork.budgets.allocator.FRESH_SEC", 3600.0)
 
@@ -131,7 +131,9 @@ async def test_idle_submit_notifies_in_its_only_statement(
     await listener.close()
 
 
-async def test_batch_of_lone_tasks_completes_in_two_statements_and_a_commit(postgres_url: str, sent: list[str]) -> None:
+async def test_batch_of_standalone_tasks_completes_in_two_statements_and_a_commit(
+    postgres_url: str, sent: list[str]
+) -> None:
     async with Queue.open(postgres_url) as queue:
         await queue.agents.register(id="ada", max_concurrent_tasks=10)
         await queue.submit_many([{"type": "code"}] * 20)

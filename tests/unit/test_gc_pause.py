@@ -1,4 +1,4 @@
-"""The search for garbage is put off while a large batch is built, and only then."""
+"""Garbage collection is paused while a large batch is built, and only then."""
 
 import gc
 
@@ -7,7 +7,7 @@ import pytest
 from shiftwork.model import gc_pause
 
 
-def test_search_is_put_off_for_many_and_on_again_after() -> None:
+def test_garbage_collection_is_paused_for_large_batches_only() -> None:
     assert gc.isenabled()
     with gc_pause.put_off(gc_pause.MANY - 1):
         assert gc.isenabled()
@@ -19,13 +19,13 @@ def test_search_is_put_off_for_many_and_on_again_after() -> None:
     assert gc.isenabled()
 
 
-def test_search_is_on_again_after_a_batch_that_is_refused() -> None:
+def test_garbage_collection_resumes_after_a_refused_batch() -> None:
     with pytest.raises(ValueError, match="refused"), gc_pause.put_off(gc_pause.MANY):
         raise ValueError("refused")
     assert gc.isenabled()
 
 
-def test_search_that_the_program_has_switched_off_stays_off() -> None:
+def test_garbage_collection_switched_off_by_the_program_stays_off() -> None:
     gc.disable()
     try:
         with gc_pause.put_off(gc_pause.MANY):

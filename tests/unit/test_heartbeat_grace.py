@@ -27,7 +27,7 @@ def test_second_stall_adds_only_its_own_length() -> None:
 
 
 def test_repeated_stalls_do_not_extend_a_lease_forever() -> None:
-    """During half of the time nothing is heard: the claim ends after twice the time, not never."""
+    """With stalls during half of the time, the claim ends after twice the time."""
     stalls = [stall(at, at + 5) for at in range(100, 1000, 10)]
     ends = rests_until(stalls, 99, SPAN)
     assert ends < 1000

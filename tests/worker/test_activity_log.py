@@ -1,4 +1,4 @@
-"""What a worker logs: what it works on, a line for each task, one line a second for many, and a summary."""
+"""A worker's log: its start, a line for each task or one per second for many, and a summary."""
 
 import asyncio
 import logging
@@ -70,7 +70,7 @@ async def test_worker_logs_its_start_each_task_and_a_summary(
     assert last.endswith(", $0.25")
 
 
-async def test_line_of_a_task_has_its_facts_for_machines(
+async def test_line_of_a_task_has_fields_for_machines(
     shop: Queue, store_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "shiftwork.worker")
@@ -177,7 +177,7 @@ def test_counts_of_the_last_second_are_logged_at_the_end(
 
 
 def test_traceback_of_a_handler_is_printed_without_logging_set_up(store_url: str, tmp_path: Path) -> None:
-    """In a program that never heard of logging."""
+    """In a program that does not configure logging."""
     (tmp_path / "own.py").write_text(OWN_PROGRAM)
 
     async def submit() -> str:
@@ -212,7 +212,7 @@ async def test_max_tasks_counts_tasks_across_claims(shop: Queue, store_url: str)
     assert (await shop.status(fresh=True)).counts == {"completed": 3, "ready": 2}
 
 
-async def test_max_tasks_lets_its_last_task_end_in_its_own_time(shop: Queue, store_url: str) -> None:
+async def test_max_tasks_lets_its_last_task_finish(shop: Queue, store_url: str) -> None:
     worker, go = Worker("ada", stop_grace_sec=0, cancel_grace_sec=0), asyncio.Event()
 
     @worker.handler("code")
@@ -236,7 +236,7 @@ async def test_max_tasks_below_one_is_refused(store_url: str, count: int) -> Non
     ("seconds", "words"),
     [(0, "0 ms"), (0.9994, "999 ms"), (1, "1.0 s"), (59.9, "59.9 s"), (60, "1 min 0 s"), (3725, "1 h 2 min")],
 )
-def test_duration_is_readable(seconds: float, words: str) -> None:
+def test_duration_is_formatted_for_people(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 

@@ -1,4 +1,4 @@
-"""`ctx.log`: lines of a handler reach the task's log together, before its result, whichever way it ends."""
+"""`ctx.log`: lines of a handler reach the task's log in batches, before its result, with any outcome."""
 
 import asyncio
 import logging

@@ -1,14 +1,16 @@
-"""A worker from its registration to its stop: what it claims, beats for, is told to stop, and releases."""
+"""A worker from its registration to its stop: claims, heartbeats, cancellations and releases."""
 
 import asyncio
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shiftwork import Queue
+from shiftwork.engine.claim_waiters import ClaimWaiters, MayTake, Waiter
 from shiftwork.model.errors import InputError, LeaseLost
 from shiftwork.store.store import Verb
 from shiftwork.worker import Context, Worker
@@ -17,7 +19,7 @@ from tests.worker.steps import at_work, beat_fast, knows, until, until_status, v
 
 
 class Gate:
-    """A handler that says when it has begun and continues when it is told."""
+    """A handler that reports its start and continues on request."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Semaphore(0)
@@ -110,14 +112,38 @@ async def test_worker_without_concurrency_uses_the_workspace_setting(
 
 
 @pytest.mark.requirement("F-162", "F-219", "F-223")
-async def test_idle_worker_is_woken_by_new_work(shop: Queue, store_url: str) -> None:
-    worker, gate = gated()
-    gate.open.set()
+async def test_idle_worker_is_woken_by_new_work(shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim that waits is woken: it does not get the work from its last look, or from the next claim."""
+    claims: list[Waiter] = []
+    woken: list[Waiter] = []
+    waiting = ClaimWaiters.waiting
+
+    @asynccontextmanager
+    async def noted(self: ClaimWaiters, may_take: MayTake) -> AsyncIterator[Waiter]:
+        async with waiting(self, may_take) as waiter:
+            claims.append(waiter)
+            wake = waiter.woken.set
+
+            def note() -> None:
+                woken.append(waiter)
+                wake()
+
+            monkeypatch.setattr(waiter.woken, "set", note)
+            yield waiter
+
+    monkeypatch.setattr(ClaimWaiters, "waiting", noted)
+    worker, gate = gated(concurrency=1)
     await shop.settings.set("fallback_poll_sec", 3600)
-    first = await shop.submit(type="gated")
     async with at_work(worker, store_url):
-        await until_status(shop, first.id, "completed")
-        await until_status(shop, (await shop.submit(type="gated")).id, "completed")
+        await until(lambda: bool(claims) and claims[-1].ready is not None and not claims[-1].looking)
+        waiting_claim = claims[-1]
+        woken.clear()
+        task = await shop.submit(type="gated")
+        await gate.begun.acquire()
+        assert claims[-1] is waiting_claim
+        assert waiting_claim in woken
+        gate.open.set()
+        await until_status(shop, task.id, "completed")
 
 
 async def test_two_workers_share_the_work(shop: Queue, store_url: str) -> None:
@@ -236,7 +262,7 @@ async def test_plain_handler_can_see_its_cancellation(shop: Queue, store_url: st
 async def test_cancelled_task_reporting_progress_counts_as_cancelled(
     shop: Queue, store_url: str, *, swallows: bool
 ) -> None:
-    """A write of the handler meets the cancellation before any heartbeat does; its usage is still charged."""
+    """A write of the handler finds the cancellation before any heartbeat does; its usage is still charged."""
     worker = Worker("told", concurrency=1)
     begun, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -396,7 +422,7 @@ async def test_cancelled_waiting_claim_takes_no_task(shop: Queue, store_url: str
 
 
 async def test_claim_with_a_lost_answer_is_released_by_its_worker(shop: Queue, store_url: str) -> None:
-    """Its runtime beats, so no lease would ever end it; but no one works on it."""
+    """Its runtime sends heartbeats, so the lease would never expire, but no one works on it."""
     await beat_fast(shop, 0.8)
     worker, _ = gated()
     running = asyncio.create_task(worker.run(store_url, runtime_id="host-1"))

@@ -1,4 +1,4 @@
-"""Claiming ahead: a worker with short handlers holds more than it has slots, and no one's work waits for it."""
+"""Claiming ahead: a worker with short handlers holds more than it has slots, and no task waits long because of it."""
 
 import asyncio
 import contextvars
@@ -28,19 +28,19 @@ def test_nothing_is_claimed_ahead_before_handlers_are_known_to_be_short() -> Non
     assert measured(*[0.0] * 60).most > 0
 
 
-def test_what_is_claimed_ahead_would_begin_within_a_tenth_of_a_second() -> None:
+def test_tasks_claimed_ahead_would_begin_within_a_tenth_of_a_second() -> None:
     assert measured(*[0.01] * 200).most == pytest.approx(10 * BEGIN_WITHIN_SEC / 0.01, abs=1)
     assert measured(*[0.02] * 200, slots=1).most == pytest.approx(BEGIN_WITHIN_SEC / 0.02, abs=1)
     assert measured(*[0.06] * 200).most == 0
 
 
-def test_slots_and_what_is_ahead_are_bounded() -> None:
+def test_number_of_tasks_claimed_ahead_is_bounded() -> None:
     assert measured(*[0.0] * 200).most == MAX_HELD - 10
     assert measured(*[0.0] * 200, slots=MAX_HELD).most == 0
     assert measured(*[0.0] * 200, slots=5000).most == 0
 
 
-def test_one_long_handler_ends_it_and_is_forgotten_after_a_dozen_short_ones() -> None:
+def test_one_long_handler_stops_claiming_ahead_until_a_dozen_short_ones() -> None:
     ahead = measured(*[0.0] * 200)
     ahead.ended(3600)
     assert ahead.most == 0
@@ -52,7 +52,7 @@ def test_one_long_handler_ends_it_and_is_forgotten_after_a_dozen_short_ones() ->
 
 
 class Line:
-    """A handler whose first tasks are short; the next one says that it has begun and waits."""
+    """A handler whose first tasks are short; the next one reports its start and waits."""
 
     def __init__(self) -> None:
         self.ran = list[int]()
@@ -100,7 +100,7 @@ async def _all_completed(shop: Queue, made: list[str]) -> bool:
     return await statuses(shop, made[-20:]) == {"completed"}
 
 
-async def test_stop_releases_what_has_not_begun(shop: Queue, store_url: str) -> None:
+async def test_stop_releases_tasks_that_have_not_begun(shop: Queue, store_url: str) -> None:
     worker, line, made = await lined_up(shop)
     async with at_work(worker, store_url):
         await line.begun.wait()
@@ -117,7 +117,7 @@ async def _are_ready(shop: Queue, made: list[str]) -> bool:
     return await statuses(shop, made[WARM + 1 :]) == {"ready"}
 
 
-async def test_what_waits_too_long_is_given_back_while_the_handler_runs(
+async def test_task_that_waits_too_long_is_released_while_the_handler_runs(
     shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "LATE_SEC", 0.2)
@@ -132,7 +132,7 @@ async def test_what_waits_too_long_is_given_back_while_the_handler_runs(
     assert sorted(line.ran) == list(range(WARM + 20))
 
 
-async def test_cancelled_before_it_begins_it_never_runs(
+async def test_task_cancelled_before_its_start_never_runs(
     shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "LATE_SEC", 60)
@@ -149,13 +149,13 @@ async def test_cancelled_before_it_begins_it_never_runs(
 
 
 async def _hears(worker: Worker, task_id: str) -> bool:
-    """No claim of the task is kept alive any more."""
+    """Return whether the worker has dropped the task's claim."""
     (runner,) = worker._runners
     return not any(token.startswith(task_id) for token in runner.tokens())
 
 
 @pytest.mark.parametrize("how", ["off", "at_most_once", "setting"])
-async def test_nothing_is_claimed_ahead_where_that_would_be_wrong(shop: Queue, store_url: str, how: str) -> None:
+async def test_nothing_is_claimed_ahead_if_that_would_be_wrong(shop: Queue, store_url: str, how: str) -> None:
     if how == "at_most_once":
         await shop.settings.set("delivery", "at_most_once", type="short")
     if how == "setting":
@@ -169,7 +169,7 @@ async def test_nothing_is_claimed_ahead_where_that_would_be_wrong(shop: Queue, s
         line.open.set()
 
 
-async def test_claim_may_go_beyond_the_slots_by_what_it_says(shop: Queue) -> None:
+async def test_claim_may_exceed_the_slots_by_its_parameter(shop: Queue) -> None:
     await shop.agents.register(id="worker", max_concurrent_tasks=2)
     await shop.submit_many([{"type": "short"}] * 9)
     first = await shop.claims.request("worker", 9, ahead=3)
@@ -183,8 +183,8 @@ async def test_claim_may_go_beyond_the_slots_by_what_it_says(shop: Queue) -> Non
 VARIABLE = contextvars.ContextVar("variable", default="as it was")
 
 
-async def test_handlers_that_share_an_asyncio_task_do_not_meet(shop: Queue, store_url: str) -> None:
-    """One that never waits leaves nothing behind for the next: no variable, no cancellation."""
+async def test_handlers_that_share_an_asyncio_task_do_not_interfere(shop: Queue, store_url: str) -> None:
+    """A handler that never waits leaves no context variable or cancellation behind for the next."""
     worker, seen = Worker("worker", concurrency=1), list[str]()
 
     @worker.handler("short")
@@ -222,5 +222,5 @@ async def test_handler_is_timed_out_by_its_own_asyncio_task(shop: Queue, store_u
     assert {(await shop.result(each.id)).data for each in made} == {"timed out"}
 
 
-def test_late_is_longer_than_what_is_claimed_ahead_takes() -> None:
+def test_lateness_limit_is_far_above_the_time_claimed_ahead() -> None:
     assert LATE_SEC >= 10 * BEGIN_WITHIN_SEC

@@ -1,4 +1,4 @@
-"""Folders and notes of runs: one at a time in a folder, and no one is killed for another's process id."""
+"""Folders and records of runs: one run at a time per folder, and no process is killed because of a reused id."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ def folders(tmp_path: Path) -> Folders:
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that a note names by mistake: its id was another's before."""
+    """A process whose id is in an outdated record of another process."""
     with subprocess.Popen(SLEEP, start_new_session=True) as process:
         yield process
         process.kill()

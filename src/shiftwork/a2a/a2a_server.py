@@ -97,7 +97,7 @@ class A2aGate:
             assert self._authenticator is not None
             owner = None if who.may("operate") else who.token_id
             checking = self._authenticator.checking(headers, "read")
-            queue = queue.speaking_as(Caller(workspace=who.workspace, holder=owner, still_allowed=checking))
+            queue = queue.for_caller(Caller(workspace=who.workspace, holder=owner, still_allowed=checking))
         named = f"token:{who.name}" if who.name is not None else self._options.actor or "a2a"
         return A2aCaller(queue.as_caller(named), who)
 

@@ -76,7 +76,7 @@ def _data(answer: Answer, *, wants_json: bool) -> Any:
     return answer.content
 
 
-async def hand_back(tx: Tx, engine: Engine, batch_id: str, items: Sequence[Item]) -> int:
+async def end_attempts(tx: Tx, engine: Engine, batch_id: str, items: Sequence[Item]) -> int:
     """End the attempts of those items that are still open."""
     if await tx.one("lock_batch", id=batch_id) is None:
         return 0

@@ -230,7 +230,7 @@ async def _read(engine: Engine, api: Adapter, batch: Row) -> bool:
     for start in range(0, len(ready), batch_answers.CHUNK):
         part = ready[start : start + batch_answers.CHUNK]
         await engine.store.run(
-            functools.partial(batch_answers.hand_back, engine=engine, batch_id=batch["id"], items=part)
+            functools.partial(batch_answers.end_attempts, engine=engine, batch_id=batch["id"], items=part)
         )
     answered = {item.place for item in ready}
     ended = functools.partial(_end_answered, engine=engine, batch_id=batch["id"], answered=answered)

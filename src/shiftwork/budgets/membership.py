@@ -23,7 +23,7 @@ class NewBudget(NamedTuple):
     """The task up to which existing tasks are counted in; None once all are."""
 
 
-async def put_under(
+async def assign_budgets(
     work: UnitOfWork, workspace: str, tasks: Mapping[str, NewTask], dag_id: str, ceiling: int | None, above: str | None
 ) -> dict[str, str]:
     """By task, its budget: tasks of a new DAG with this ceiling, of one they join, or each alone with its own."""

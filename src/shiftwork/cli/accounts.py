@@ -33,7 +33,7 @@ def _window(text: str) -> dict[str, Any]:
 
 @listing("accounts")
 def accounts() -> None:
-    """Show accounts at providers and their windows, and set, remove and renew them. Alone: the list."""
+    """Show accounts at providers and their windows, and set, remove and renew them. Without a subcommand: the list."""
 
 
 @accounts.shows("list")
@@ -45,7 +45,7 @@ def _table(found: list[Account], now: float) -> None:
 
 def _rows(account: Account, now: float) -> list[tuple[object, ...]]:
     state = {"available": "available", "refused": "credentials refused"}.get(account.state)
-    state = state or f"rests until {printing.when(account.until)}"
+    state = state or f"paused until {printing.when(account.until)}"
     head = (account.provider, account.account, state, account.running)
     windows = [_columns(window, now) for window in account.windows] or [(None, None, None)]
     return [(*(head if not place else ("", "", "", "")), *window) for place, window in enumerate(windows)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     covers={"update": "agents budget", "deregister": "agents offline", "rebalance": "rebalance"},
 )
 def agents() -> None:
-    """Show, stop, start and fund agents. Alone: the list."""
+    """Show, stop, start and fund agents. Without a subcommand: the list."""
 
 
 @agents.shows("list")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def bridge() -> None:
-    """Mirror the queue in the files and streams of other systems, and take over their changes."""
+    """Mirror the queue in the files and streams of other systems, and apply their changes."""
 
 
 @bridge.command()
@@ -80,7 +80,7 @@ def _print_report(report: PassReport) -> None:
     if report.strays:
         click.echo(f"in the files and not in the queue: {report.strays} (--import submits them)")
     if report.refused:
-        click.echo(f"not taken over: {report.refused}, kept in logs/shiftwork-refused.jsonl")
+        click.echo(f"refused: {report.refused}, kept in logs/shiftwork-refused.jsonl")
     for what in report.broken:
         click.echo(printing.clean(f"left untouched: {what}"))
 
@@ -131,7 +131,7 @@ async def until_stopped(stopped: asyncio.Event, *endless: Coroutine[Any, Any, No
 )
 @click.option("--events", is_flag=True, help="Also publish the queue's events in stream:events.")
 @click.option("--keep", type=click.IntRange(1), default=10_000, show_default=True, help="Results and events kept.")
-@click.option("--withdraw", is_flag=True, help="Take back unread entries, then exit.")
+@click.option("--withdraw", is_flag=True, help="Withdraw unread entries, then exit.")
 @click.option("--once", is_flag=True, help="Bring both sides up to date, then end.")
 @click.option("--no-duties", is_flag=True, help="Leave maintenance to servers and workers.")
 def redis(*, withdraw: bool, once: bool, no_duties: bool, **options: Any) -> Answer:

@@ -19,7 +19,7 @@ KINDS = ["agent", "day", "dag", "tree"]
 
 @listing("budgets", covers={"costs": "costs"})
 def budgets() -> None:
-    """Show and set budgets of agents, days, DAGs and task trees. Alone: the list."""
+    """Show and set budgets of agents, days, DAGs and task trees. Without a subcommand: the list."""
 
 
 @budgets.shows("list")

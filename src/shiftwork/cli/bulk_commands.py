@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shiftwork.model.outcome import Outcome
 
 CONDITIONS = ("status", "type", "tag", "agent", "issue", "dag", "since", "until", "search", "failure_reason")
-_DONE = {"cancel": "cancelled", "retry": "to be tried again", "set_priority": "changed", "purge": "purged"}
+_DONE = {"cancel": "cancelled", "retry": "retried", "set_priority": "changed", "purge": "purged"}
 _DOES = {"cancel": "cancels", "retry": "retries", "set_priority": "changes the priority of", "purge": "purges"}
 
 conditions = together(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @listing("dead_letters", covers={"review": "dlq retry", "reviews": "dlq show"})
 def dlq() -> None:
-    """Show dead letters and decide about them. Alone: the open ones."""
+    """Show dead letters and decide about them. Without a subcommand: the open ones."""
 
 
 @dlq.shows("list")
@@ -142,7 +142,7 @@ def _decision(name: Decision, text: str, *more: Decorator) -> None:
 
 _CHAIN = click.option("--chain", is_flag=True, help="Also bring back dependents that were cancelled because of it.")
 
-_decision("retry", "Retry now, with fresh attempts.", _CHAIN)
+_decision("retry", "Retry now, with new attempts.", _CHAIN)
 _decision(
     "retry_later",
     "Retry at a time.",

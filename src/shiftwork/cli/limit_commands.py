@@ -20,7 +20,7 @@ LEVELS = ("high", "medium", "low", "total")
 
 @listing("breakers", covers={"configure": "breakers import"})
 def breakers() -> None:
-    """Show, open, close and configure the circuit breakers of the types. Alone: the list."""
+    """Show, open, close and configure the circuit breakers of the types. Without a subcommand: the list."""
 
 
 @breakers.shows("list")
@@ -61,7 +61,7 @@ async def import_(shell: Shell, queue: AnyQueue, *, text: str) -> None:
 
 @listing("cooldowns")
 def cooldowns() -> None:
-    """Show, set and lift cooldowns. Alone: the list."""
+    """Show, set and lift cooldowns. Without a subcommand: the list."""
 
 
 @cooldowns.shows("list")
@@ -102,7 +102,7 @@ def _lifted(lifted: bool, key: str) -> None:  # noqa: FBT001  # the answer
 
 @listing("limits")
 def limits() -> None:
-    """Show and set how much of a provider, account, model or type may be used. Alone: the list."""
+    """Show and set how much of a provider, account, model or type may be used. Without a subcommand: the list."""
 
 
 @limits.shows("list")
@@ -146,7 +146,7 @@ def _removed(removed: bool, key: str) -> None:  # noqa: FBT001  # the answer
 
 @listing("quotas")
 def quotas() -> None:
-    """Limit what each workspace may store and submit. Alone: the list."""
+    """Limit what each workspace may store and submit. Without a subcommand: the list."""
 
 
 @quotas.shows("list")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @listing("alerts")
 def alerts() -> None:
-    """Show problems that need attention, and acknowledge them. Alone: the open ones."""
+    """Show problems that need attention, and acknowledge them. Without a subcommand: the open ones."""
 
 
 @alerts.command("list")
@@ -82,7 +82,7 @@ DAG_COLUMNS = ("dag", "status", "done", "spent", "age", "title")
 
 @listing("dags", covers={"cancel": "cancel --dag"})
 def dags() -> None:
-    """Show and change DAGs of more than one task. Alone: the list."""
+    """Show and change DAGs of more than one task. Without a subcommand: the list."""
 
 
 @dags.shows("list")
@@ -208,4 +208,4 @@ def _labels_of(sample: Sample) -> str:
 
 @listing("batches")
 def batches() -> None:
-    """Show tasks that were sent to a provider in batches. Alone: the list."""
+    """Show tasks that were sent to a provider in batches. Without a subcommand: the list."""

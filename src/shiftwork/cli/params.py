@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 import click
 
 STDIN = "-"
-_TOO_LONG = "not JSON that can be read: a number has thousands of digits"
+_TOO_LONG = "cannot be read as JSON: a number has thousands of digits"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
@@ -149,7 +149,7 @@ def setting_part(text: str) -> dict[str, Any]:
 def _pair(text: str, other: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise click.BadParameter(f"{text!r} is not key=value, and not {other}")
+        raise click.BadParameter(f"{text!r} is neither key=value nor {other}")
     return key.strip(), value
 
 
@@ -233,7 +233,7 @@ def _parse(text: str) -> Any:
     except ValueError:
         raise click.BadParameter(_TOO_LONG) from None
     except RecursionError:
-        raise click.BadParameter("not JSON that can be read: nested too deeply") from None
+        raise click.BadParameter("cannot be read as JSON: nested too deeply") from None
 
 
 def _kind(value: Any) -> str:

@@ -33,7 +33,7 @@ LOG_EVERY_SEC = 10.0
 WORDS = {
     "submitted": "tasks submitted, with subtasks",
     "completed": "completed",
-    "subtasks": "of them subtasks",
+    "subtasks": "of these, subtasks",
     "attempts": "attempts",
     "effects": "effects, with a step before each",
     "late_writes": "late writes tried",
@@ -143,7 +143,7 @@ def _judge(shell: Shell, outcome: Outcome, seed: int, logs: Path) -> Answer:
     ledger = outcome.ledger
     shell.answer({**msgspec.to_builtins(ledger), "seed": seed}, lambda: _print(outcome, seed))
     if ledger.violations:
-        click.echo(f"Not as it should be: {', '.join(ledger.violations)}. Logs of the processes: {logs}", err=True)
+        click.echo(f"Violations: {', '.join(ledger.violations)}. Logs of the processes: {logs}", err=True)
         return ExitCode.FAILED
     if ledger.unproven or not ledger.faults:
         which = (
@@ -207,7 +207,7 @@ def soak(
     ledger = outcome.ledger
     shell.answer(ledger, lambda: _print_soak(ledger))
     if ledger.violations:
-        click.echo(f"Not as it should be: {', '.join(ledger.violations)}.", err=True)
+        click.echo(f"Violations: {', '.join(ledger.violations)}.", err=True)
         return ExitCode.FAILED
     if ledger.too_short:
         level = f"It takes {ledger.warm_up_sec:g} s until as much history is removed as is added"

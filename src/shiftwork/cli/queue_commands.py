@@ -121,7 +121,7 @@ def _one_beginning(*, after: int | None, tail: int | None, **_: Any) -> None:
 
 
 @click.command(cls=Command)
-@click.option("--follow", is_flag=True, help="Continue forever, with events as they come.")
+@click.option("--follow", is_flag=True, help="Keep printing new events.")
 @click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="Begin after this number; 0 is the start.")
 @click.option("--tail", type=click.IntRange(min=0), help="Start about this many events before the end [default: 20].")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after this many events.")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.group(cls=Group, invoke_without_command=True)
 @click.pass_context
 def settings(context: click.Context) -> Answer:
-    """Show and change settings. Alone: all in force."""
+    """Show and change settings. Without a subcommand: all in force."""
     return context.invoke(show_settings, keys=()) if context.invoked_subcommand is None else None
 
 

@@ -55,7 +55,7 @@ def _options(*groups: list[Any]) -> Callable[[Callable[..., Answer]], Callable[.
 
 @listing("sinks")
 def sinks() -> None:
-    """Configure notifications of alerts and events: webhooks, Slack, e-mail, apprise. Alone: the list."""
+    """Send alerts and events to webhooks, Slack, e-mail and apprise. Without a subcommand: the list."""
 
 
 @sinks.command()
@@ -196,7 +196,7 @@ def _sent_text(sent: Delivery) -> str:
 
 @listing("deliveries", covers={"redeliver-dead": "deliveries redeliver --sink"})
 def deliveries() -> None:
-    """Show deliveries to sinks, and send failed ones again. Alone: the list."""
+    """Show deliveries to sinks, and send failed ones again. Without a subcommand: the list."""
 
 
 @deliveries.shows("list")

@@ -138,7 +138,7 @@ _DATA = click.option("--data", type=params.json_value, metavar="JSON", help="Its
 
 @listing("effects", covers={"of-task": "effects list", "of-workspace": "effects list"})
 def effects() -> None:
-    """Show effects, perform them once, and record their outcomes. Alone: those not known to be done."""
+    """Show effects, perform them once, and record their outcomes. Without a subcommand: those not known to be done."""
 
 
 @effects.command("list")
@@ -154,7 +154,7 @@ async def list_(
     """List effects by key; without --task, --key or --all, those not known to be done."""
     open_only = not (task_id or key or all_)
     found = await queue.effects.list(task_id, key=key, open_only=open_only, limit=limit, after=after)
-    columns = ["key", "status", "task", "fence", "began", "done", "said by", "result"]
+    columns = ["key", "status", "task", "fence", "began", "done", "resolved by", "result"]
     rows = [_effect_row(effect) for effect in found]
     shell.answer([with_result(effect) for effect in found], lambda: printing.table(columns, rows, "no effects"))
 

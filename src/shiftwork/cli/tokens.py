@@ -20,7 +20,7 @@ _SCOPES = " ".join(f"{scope}: {meaning}." for scope, meaning in MEANING.items())
 
 @listing("tokens")
 def tokens() -> None:
-    """Create, list and revoke tokens of the workspace. Alone: the list."""
+    """Create, list and revoke tokens of the workspace. Without a subcommand: the list."""
 
 
 @tokens.command()

@@ -24,7 +24,7 @@ SHOWN_FIRINGS = 10
 
 @listing("triggers", covers={"save": "triggers add"})
 def triggers() -> None:
-    """Start work automatically: by schedules, hooks, files, ends of DAGs, events. Alone: the list."""
+    """Start work automatically: by schedules, hooks, files, ends of DAGs, events. Without a subcommand: the list."""
 
 
 def _one_source(**options: Any) -> None:
@@ -233,7 +233,7 @@ def _fill(parameter: Sequence[tuple[str, Any]], facts: Any) -> dict[str, Any]:
 @triggers.command()
 @click.argument("name")
 @_FILLED
-@click.option("--reason", help="Why; for the record.")
+@click.option("--reason", help="The reason, recorded in the history.")
 @with_queue()
 async def fire(
     shell: Shell, queue: AnyQueue, *, name: str, parameter: Sequence[Any], facts: Any, reason: str | None

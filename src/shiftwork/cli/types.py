@@ -17,7 +17,7 @@ _SCHEMA: dict[str, Any] = {"type": params.json_object_or_file, "metavar": "JSON"
 
 @listing("types", covers={"declare": "work"})
 def types() -> None:
-    """Show and set the schemas of payloads and results of a type. Alone: the list."""
+    """Show and set the schemas of payloads and results of a type. Without a subcommand: the list."""
 
 
 @types.shows("list")

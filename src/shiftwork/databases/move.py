@@ -318,6 +318,7 @@ class _Move:
         for table in self._tables:
             if table.name in BULK or table.name == "tasks":
                 await a.connection.execute(f"delete from {a.place(table.name)} where {a.condition(table)}")
+        await a.forget_counts()
         await activation.drop_staging(b)
         await changes.remove(a, self._tables)
         await guard.remove(a, self._tables, keep_refusing=True)

@@ -9,7 +9,7 @@ import msgspec
 
 from shiftwork.engine import critical_path, dependencies, dependents
 from shiftwork.engine.dependencies import Dependency, block_check_at, refuse_outer_cycle
-from shiftwork.engine.dependents import inherit_fate
+from shiftwork.engine.dependents import apply_ended_dependencies
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import check_version
 from shiftwork.engine.new_rows import NewEdge
@@ -144,7 +144,7 @@ async def update(
     if row.status == State.READY and path is None:
         work.mark_ready(row, settings)
     work.emit(row, "updated", path, reason=changes.note, data=changed)
-    await inherit_fate(work, {row.root_id: above})
+    await apply_ended_dependencies(work, {row.root_id: above})
     await work.save()
     return Outcome(name, row.status, data={"version": row.version})
 

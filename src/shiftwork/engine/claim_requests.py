@@ -1,4 +1,4 @@
-"""Claiming: immediately, or waiting until there is work; and looking up claims without a token or an answer."""
+"""Claiming: immediately, or waiting until there is work."""
 
 from __future__ import annotations
 
@@ -8,32 +8,27 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from shiftwork.engine import claim_hooks, finish, idempotency, read
+from shiftwork.engine import claim_hooks, finish, idempotency, lost_claim
 from shiftwork.engine.assignment import Assignment
 from shiftwork.engine.claim import ClaimAnswer, claim
 from shiftwork.engine.claim_hooks import Look
 from shiftwork.engine.claim_waiters import MayTake
 from shiftwork.engine.coalesce import Coalescer
-from shiftwork.engine.engine import Caller, Engine, StillAllowed
+from shiftwork.engine.engine import Caller, StillAllowed
 from shiftwork.engine.idempotency import Repeated
 from shiftwork.engine.joint_claim import Asked, claim_together
 from shiftwork.engine.lanes import ClaimFilter
 from shiftwork.engine.pick import ClaimRequest
 from shiftwork.engine.plain_claim import claim_one
-from shiftwork.model import ids
 from shiftwork.model.errors import (
     AgentUnavailable,
     AgentUnregistered,
-    NotFound,
-    NotYourClaim,
+    OperationTimeout,
     ShiftworkError,
-    WrongState,
+    StoreUnavailable,
 )
-from shiftwork.model.outcome import Token
-from shiftwork.model.states import CLAIMED_STATES
-from shiftwork.model.task import Task
 from shiftwork.operation.local import Call
-from shiftwork.store.store import Tx
+from shiftwork.store.deadline import ends_at
 
 MIN_POLL_SEC = 0.01
 CONTENDED_SEC = 0.05
@@ -109,7 +104,7 @@ async def _claim(call: Call, request: ClaimRequest) -> ClaimAnswer:
     try:
         return await asyncio.shield(claiming)
     except asyncio.CancelledError:
-        call.shared.keep(asyncio.ensure_future(_give_back_later(call, claiming)))
+        call.shared.keep(asyncio.ensure_future(_release_later(call, claiming)))
         raise
 
 
@@ -119,6 +114,31 @@ async def _claim_now(call: Call, request: ClaimRequest) -> ClaimAnswer:
 
 
 async def _claim_here(call: Call, request: ClaimRequest) -> ClaimAnswer:
+    """Claim; if the connection breaks during the commit, undo what may have been claimed, and claim once more.
+
+    No one has the tokens of such a claim, so its tasks and the agent's slots would be blocked until it expires.
+    """
+    began = asyncio.get_running_loop().time()
+    try:
+        return await _claim_once(call, request)
+    except StoreUnavailable as error:
+        if error.transaction_at is None:
+            raise
+        with ends_at(began + call.engine.store.operation_max_sec):
+            try:
+                return await _claim_again(call, request, error.transaction_at)
+            except (StoreUnavailable, OperationTimeout):
+                raise error from error.__cause__  # the first outcome is still unknown
+
+
+async def _claim_again(call: Call, request: ClaimRequest, lost_at: float) -> ClaimAnswer:
+    if call.caller.idempotency is not None:
+        return await _claim_once(call, request)  # under its key, it finds what was claimed before
+    await call.run_each_time(lost_claim.release, request, lost_at)
+    return await call.run_each_time(claim, request)
+
+
+async def _claim_once(call: Call, request: ClaimRequest) -> ClaimAnswer:
     idempotent = call.caller.idempotency
     if idempotent is None:
         return await _claim_jointly(call, request)
@@ -163,7 +183,7 @@ async def _claim_batch(call: Call, asked: Sequence[Asked]) -> list[ClaimAnswer |
     return answers
 
 
-async def _give_back_later(call: Call, claiming: asyncio.Future[ClaimAnswer]) -> None:
+async def _release_later(call: Call, claiming: asyncio.Future[ClaimAnswer]) -> None:
     with suppress(ShiftworkError, Repeated):
         await _release(call, (await claiming).assignments)
 
@@ -253,33 +273,3 @@ def _together(assignments: list[Assignment], answers: Sequence[ClaimAnswer]) -> 
 
 def _some(names: Sequence[str] | None) -> frozenset[str] | None:
     return None if names is None else frozenset(names)
-
-
-async def current_claim(tx: Tx, caller: Caller, task_id: str, agent_id: str | None, runtime_id: str | None) -> Token:
-    """The claim that a write without a fence refers to: the current one, or the last one.
-
-    The last claim is returned so that the verb itself recognizes a repeat, or refuses a late write.
-    """
-    row = await tx.one("read_tasks", items=[(task_id,)])
-    shown = ids.show_task(task_id)
-    if row is None or not caller.sees(row["workspace"]):
-        raise NotFound(f"there is no task {shown}", task_id=shown)
-    held = row["status"] in CLAIMED_STATES
-    agent, runtime = ("agent_id", "runtime_id") if held else ("last_agent_id", "last_runtime_id")
-    theirs = agent_id in {None, row[agent]} and runtime_id in {None, row[runtime]} and caller.may_write(row["holder"])
-    if held and not theirs:
-        raise NotYourClaim(f"task {shown} is claimed by another agent", task_id=shown, status=row["status"], hint=_HINT)
-    if not row["fence"] or not theirs:
-        raise WrongState(f"task {shown} is {row['status']}; it is not claimed", task_id=shown, status=row["status"])
-    return Token(task_id, row["fence"])
-
-
-_HINT = "Name the agent or runtime that claimed it, or send the claim token."
-
-
-async def made_by_request(
-    tx: Tx, engine: Engine, caller: Caller, workspace: str, who: str, request_id: str
-) -> list[Task]:
-    """The tasks that an agent or a runtime still holds under the claim made by this request, in the order assigned."""
-    rows = await tx.all("claims_of_request", workspace=workspace, who=who, request=request_id, holder=caller.holder)
-    return await read.tasks(tx, engine, workspace, [row["id"] for row in rows])

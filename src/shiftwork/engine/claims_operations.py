@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from shiftwork import tracing
-from shiftwork.engine import claim_requests, finish, leases, read
+from shiftwork.engine import claim_lookup, claim_requests, finish, leases, read
 from shiftwork.engine import spawn as spawning
 from shiftwork.engine.assignment import ClaimResult
 from shiftwork.engine.checked_reports import (
@@ -84,7 +84,7 @@ async def request(
 async def made_by_request(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, claimed_by: str, request_id: str
 ) -> list[Task]:
-    return await claim_requests.made_by_request(tx, engine, caller, workspace, claimed_by, request_id)
+    return await claim_lookup.made(tx, engine, caller, workspace, claimed_by, request_id)
 
 
 @reading(Claims.current_token)
@@ -99,7 +99,7 @@ async def current_token(
     runtime_id: str | None = None,
 ) -> str:
     uuid = await read.find(tx, workspace, task_id)
-    return (await claim_requests.current_claim(tx, caller, uuid, agent_id, runtime_id)).text
+    return (await claim_lookup.current(tx, caller, uuid, agent_id, runtime_id)).text
 
 
 async def _each(call: Call, verb: Verb, items: Sequence[Any]) -> list[Outcome]:

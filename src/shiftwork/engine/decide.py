@@ -87,7 +87,7 @@ def after_failure(facts: AttemptFacts, settings: Settings, judged: ClassifiedFai
 
 
 def _after_refusal(facts: AttemptFacts, settings: Settings, reason: str, signal: Signal, roll: float) -> Decision:
-    """The account rests until a person renews its key; the task goes to another account at once, or waits."""
+    """The account is not used until a person renews its key; the task goes to another account at once, or waits."""
     met = ProviderWait(signal, 0.0, is_named=False)
     once = settings.delivery == "at_most_once" and facts.started
     if once or not _waits_for_free(facts, settings):

@@ -216,7 +216,7 @@ async def merge(work: UnitOfWork, workspace: str, duplicate: Duplicate, local: M
         work.mark_ready(row, settings)
     more = {"dependencies": [ids.show_task(d.root) for d in joined]} if joined else {}
     work.emit(row, "merged", path, data={"priority": row.priority, "tags": list(merged.tags), **more, **event_data})
-    await consequences.inherit_fate(work, {row.root_id: joined})
+    await consequences.apply_ended_dependencies(work, {row.root_id: joined})
     return bool(joined)
 
 
@@ -335,4 +335,4 @@ async def _pass_dependents(work: UnitOfWork, workspace: str, awaited: str, kept:
         work.touch(row)
         if row.waiting == 0 and row.status == State.PENDING:
             await consequences.unblock(work, row)
-    await consequences.inherit_fate(work, {dependent: [there] for dependent in dependents})
+    await consequences.apply_ended_dependencies(work, {dependent: [there] for dependent in dependents})

@@ -100,7 +100,7 @@ class Caller(NamedTuple):
     still_allowed: StillAllowed | None = None
     """Called by waiting operations; None if access cannot be revoked during the call."""
 
-    def sees(self, workspace: str) -> bool:
+    def may_see(self, workspace: str) -> bool:
         return self.workspace is None or self.workspace == workspace
 
     def may_write(self, owner: str | None) -> bool:

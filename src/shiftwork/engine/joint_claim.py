@@ -95,7 +95,7 @@ async def claim_together(
     left_alone: set[Claimer] = set()
     events = UnitOfWork(tx, engine, Caller())
     for group in groups.values():
-        left_alone |= await _deal(tx, group)
+        left_alone |= await _distribute(tx, group)
         await _hand_over(tx, engine, workspace, group, events)
     await _note_agents(tx, workspace, claimers.values())
     await _note_runtimes(tx, workspace, claimers.values(), always=settings.runtime_offline_sec is not None)
@@ -174,7 +174,7 @@ def _share_slots(claimers: Collection[Claimer], found: Sequence[Row]) -> None:
         free[id_] -= claimer.room
 
 
-async def _deal(tx: Tx, group: Sequence[Claimer]) -> set[Claimer]:
+async def _distribute(tx: Tx, group: Sequence[Claimer]) -> set[Claimer]:
     """Take tasks for claims with the same filter, and deal them out in turn. Returns the claims that must be made
     alone.
 

@@ -81,13 +81,13 @@ class Preferences:
 
     def concern(self, row: Row, lane: Lane) -> bool:
         """Whether a preference could keep this task from this agent; most tasks have none."""
-        if row["last_agent_id"] is not None or lane.key.mixed or not self._gates.suits(lane):
+        if row["last_agent_id"] is not None or lane.key.mixed or not self._gates.prefers_lane(lane):
             return True
         return self._use.fleet is not None and rank.level(row["priority"]) != "high"
 
     def concern_new(self, lane: Lane) -> bool:
         """The same for tasks of this lane that no agent has had yet."""
-        return lane.key.mixed or not self._gates.suits(lane) or self._use.fleet is not None
+        return lane.key.mixed or not self._gates.prefers_lane(lane) or self._use.fleet is not None
 
     @staticmethod
     def reads_body(row: Row, lane: Lane) -> bool:
@@ -212,7 +212,7 @@ NONE: dict[int, float] = {}
 
 
 async def affinity_bonus(tx: Tx, agent: Row, lanes: Sequence[Lane], settings: Settings) -> dict[int, float]:
-    """By lane, how many seconds older its tasks count for this agent; negative if they suit another better.
+    """Return, by lane, how many seconds its tasks count as older for this agent; negative if they suit another better.
 
     Rank takes precedence, and so does a task that is older by more than that, so that no task waits for long.
     """

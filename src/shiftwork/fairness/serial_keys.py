@@ -115,10 +115,10 @@ async def release(work: UnitOfWork, claims: Iterable[tuple[str, int]]) -> None:
 
 async def _pass_on(tx: Tx, claims: Sequence[tuple[str, int]]) -> None:
     freed = await tx.all("end_serials", items=claims, now=tx.now)
-    await _bring_back(tx, {(row["workspace"], row["key"]) for row in freed})
+    await _free_best(tx, {(row["workspace"], row["key"]) for row in freed})
 
 
-async def _bring_back(tx: Tx, names: set[Name]) -> None:
+async def _free_best(tx: Tx, names: set[Name]) -> None:
     """Free the best task of each lane that waits for these keys; the next claim picks the best of them."""
     if not names:
         return
@@ -174,5 +174,5 @@ async def maintain(tx: Tx, _: Engine) -> dict[str, int]:
     names = {(row["workspace"], row["key"]) for row in idle}
     if names:
         await tx.run("rest_serials", items=sorted(names), now=tx.now)
-        await _bring_back(tx, names)
+        await _free_best(tx, names)
     return {"keys": len(names)} if names else {}

@@ -14,7 +14,7 @@ from shiftwork.dead_letters.operations import ReviewDecision, review
 from shiftwork.engine import dependents, rank, read
 from shiftwork.engine.engine import NOWHERE, Caller, Engine
 from shiftwork.engine.rows import TaskRow
-from shiftwork.engine.submit import inherit_open_fate
+from shiftwork.engine.submit import recheck_dependencies
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.fairness import serial_keys
 from shiftwork.limits import capacity
@@ -53,7 +53,7 @@ async def promote(tx: Tx, engine: Engine) -> Counts:
         row.available_at = None
         if row.waiting:
             work.emit(row, "promoted", work.move(row, "block"))
-            await inherit_open_fate(work, row)
+            await recheck_dependencies(work, row)
             continue
         path, event_data = await approval_guard.unblock_or_guard(work, row, await work.settings_of(row), "promote")
         work.emit(row, "promoted", path, data=event_data)
@@ -74,7 +74,7 @@ async def rerank(tx: Tx, engine: Engine) -> Counts:
         work.mark_ready(row, settings[row.id])
         work.touch(row)
         row.updated_at = updated_at  # not a change by a caller; the wait for a better agent counts from here
-        if since is not None and rank.starves(row.rank_facts(), settings[row.id], since, tx.now):
+        if since is not None and rank.is_starved(row.rank_facts(), settings[row.id], since, tx.now):
             waited = round(tx.now - row.aged_from)
             work.emit(row, "starved", data={"seconds": waited})
             work.alert(row.workspace, "starved", row.id, seconds=waited)

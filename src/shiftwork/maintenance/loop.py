@@ -164,6 +164,24 @@ async def run_once(
     return await _run(MaintenanceRound(engine, None, throttle), await poll(engine), JOBS, force=force)
 
 
+async def run_work(engine: Engine) -> dict[str, dict[str, int]]:
+    """Run every job that has work, although it may have run within its period, and every job that is due.
+
+    An earlier job may make work for a later one, so the poll is repeated after each that did something.
+    """
+    turn, seen = MaintenanceRound(engine, None, None), await poll(engine)
+    await _record_idle(engine, seen, JOBS, force=False)
+    done: dict[str, dict[str, int]] = {}
+    for name, entry in JOBS.items():
+        if not (seen.has_work(name) if entry.looked_for else _is_due(seen, name, entry)):
+            continue
+        total = await _do(turn, name, entry, entry.period(seen.maintenance), force=True)
+        if total:
+            done[name] = total
+            seen = await poll(engine)
+    return done
+
+
 class MaintenanceRound(NamedTuple):
     """The state shared by the jobs of a round."""
 
@@ -198,7 +216,7 @@ async def _run(
 def _is_due(seen: JobsSnapshot, name: str, entry: JobSpec) -> bool:
     if not entry.looked_for:
         return seen.is_due(name, entry.period(seen.maintenance))
-    if entry.prompt and seen.moment_has_come(name):
+    if entry.prompt and seen.has_timed_work(name):
         return True
     return seen.has_work(name) and seen.is_due(name, entry.period(seen.maintenance))
 

@@ -116,7 +116,7 @@ class McpAuthenticator:
         if isinstance(queue, Queue) and who.workspace is not None:
             assert self._authenticator is not None
             checking = self._authenticator.checking(headers, "work" if who.may("work") else "read")
-            queue = queue.speaking_as(Caller(workspace=who.workspace, holder=owner, still_allowed=checking))
+            queue = queue.for_caller(Caller(workspace=who.workspace, holder=owner, still_allowed=checking))
         mcp_session = McpSession(
             self._server,
             queue,

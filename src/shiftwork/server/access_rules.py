@@ -76,7 +76,7 @@ def _check_folder(context: RequestContext, folder: Any) -> None:
     """Claims write into this folder on the server's machine, so its operator must allow it."""
     if isinstance(folder, str) and Path(folder).resolve() not in context.state.claim_folders:
         raise Forbidden(
-            "this server was not started with this folder",
+            "this server may not write claims into this folder",
             where="claim_folder",
             hint="Its operator allows it with `serve --claim-folder FOLDER`, or sets it with `shiftwork bridge loki`.",
         )

@@ -111,7 +111,7 @@ class _EndpointApp:
         except ShiftworkError as error:
             response = _refusal(await _describe(problem.of(error, request_id), request))
         except ClientDisconnect:
-            return Response(status_code=400)  # the caller is gone
+            return Response(status_code=400)  # the caller has disconnected
         except Exception:
             log.exception("%s %s failed", endpoint.method, request.url.path, extra={"request_id": request_id})
             response = _refusal(msgspec.structs.replace(problem.INTERNAL, request_id=request_id))
@@ -137,7 +137,7 @@ async def _describe(refusal: problem.Problem, request: Request) -> problem.Probl
 
 
 def _traced(request: Request, endpoint: Endpoint) -> AbstractContextManager[None]:
-    """Calls within a trace get a span in it, and submissions start one; polls and heartbeats have none."""
+    """Open a span for a call within a trace; submissions start a trace, polls and heartbeats have no span."""
     parent = tracing.read(request.headers.get("traceparent"))
     if parent is None and not (endpoint.scope == "submit" and tracing.is_on()):
         return nullcontext()
@@ -249,7 +249,7 @@ async def _http_exception(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """All methods of this path; each is a route of its own."""
+    """Return all methods of this path; each is a separate route."""
     path = request.url.path
     found = [route for route in request.app.routes if isinstance(route, Route) and route.path_regex.match(path)]
     return ", ".join(sorted({method for route in found for method in route.methods or ()}))
@@ -280,7 +280,7 @@ def _handle(  # all of these determine the caller
         idempotency=_idempotent_request(endpoint, who, request, raw),
         still_allowed=state.authenticator.checking(request.headers, endpoint.scope or "read") if who.token_id else None,
     )
-    return state.queue.speaking_as(caller)
+    return state.queue.for_caller(caller)
 
 
 async def _named(  # any of them may name it

@@ -71,7 +71,7 @@ class Hub:
     def _forget(self) -> None:
         self._kept: list[LogEntry] = []
         self._bytes = 0
-        self._first: float = math.inf  # everything after it, up to the last number, is kept
+        self._first: float = math.inf  # all rows after it, up to the last number, are kept
         self._last = 0
 
     @property
@@ -136,7 +136,7 @@ class Hub:
                 try:
                     await self._read_on()
                 except Exception as error:  # noqa: BLE001  # without a reader all listeners would wait forever
-                    log.warning("the log of events cannot be read (%s); retrying", error)
+                    log.warning("cannot read the event log (%s); retrying", error)
                     await asyncio.sleep(AGAIN_SEC)
         finally:
             ending.cancel()

@@ -108,7 +108,7 @@ def document(endpoints: Sequence[Endpoint], view: str = NATIVE, default: str = N
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "Made by `shiftwork tokens create`. Not needed on loopback without --tokens.",
+                    "description": "Created with `shiftwork tokens create`. Not needed on loopback without --tokens.",
                 }
             },
         },
@@ -290,10 +290,10 @@ def _headers(endpoint: Endpoint) -> list[dict[str, Any]]:
         what += " The events of a claim with an Idempotency-Key have the key instead, by which the claim is found."
     headers = [("X-Request-Id", what, HEADER_TEXT)]
     if endpoint.changes and endpoint.scope is not None:
-        what = "A call repeated with the same key within a day has no second effect."
+        what = "A call repeated with the same key within a day has no further effect."
         headers.append(("Idempotency-Key", what, HEADER_TEXT))
     if endpoint.changes and endpoint.scope not in {None, "work"}:
-        what = "The actor in events. A token has its own name."
+        what = "The actor in events. With a token, its name is the actor instead."
         headers.append(("X-Actor", what, HEADER_TEXT))
     if endpoint.name in CONDITIONAL:
         headers.append(

@@ -35,7 +35,7 @@ class QueueMetrics:
             try:
                 await self.read()
             except ShiftworkError as error:
-                log.warning("the metrics exported by OTLP are out of date: %s", error)
+                log.warning("cannot read the metrics for OTLP: %s", error)
             await asyncio.sleep(EVERY_SEC)
 
     async def read(self) -> None:

@@ -115,7 +115,7 @@ def _background_tasks(queue: Queue, options: Options) -> list[asyncio.Task[None]
 
 
 class Server(uvicorn.Server):
-    """When it is asked to stop, it answers long polls and ends streams immediately, then waits for running calls."""
+    """Answers long polls and ends streams immediately when it is stopped, then waits for running calls."""
 
     def __init__(self, state: ServerState, listening: socket.socket) -> None:
         self.state = state
@@ -126,7 +126,7 @@ class Server(uvicorn.Server):
                 http=BoundedHttp,
                 ws=WebSocketConnection,
                 ws_max_size=MAX_MESSAGE,
-                ws_per_message_deflate=False,  # it would compress each event anew for each client
+                ws_per_message_deflate=False,  # it would compress each event again for each client
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -190,7 +190,7 @@ def check(options: Options, count: int) -> None:
 
 
 def _options_of(options: Options, place: int) -> Options:
-    """The options of one process: only the first does what must be done once."""
+    """Return the options of one process: only the first does work that must be done once."""
     return (
         options
         if place == 0

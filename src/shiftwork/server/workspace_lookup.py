@@ -95,7 +95,7 @@ async def everywhere(queue: Queue, *, answering: bool = False) -> list[Queue]:
 def _in(queue: Queue, workspace: str) -> Queue:
     request = queue.caller.idempotency
     known = None if request is None else IdempotentRequest(request.key, request.fingerprint)
-    return queue.speaking_as(queue.caller._replace(workspace=workspace, idempotency=known))
+    return queue.for_caller(queue.caller._replace(workspace=workspace, idempotency=known))
 
 
 async def claim(

@@ -18,7 +18,7 @@ from shiftwork.store.postgres_errors import translate
 from shiftwork.store.postgres_migrate import done
 from shiftwork.store.postgres_open import default_schema, split_url
 from shiftwork.store.postgres_schema import qualify, quoted
-from shiftwork.store.postgres_statistics import tell_planner
+from shiftwork.store.postgres_statistics import analyse_grown
 
 _PATIENT = "set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
 
@@ -44,7 +44,7 @@ async def writing(url: str) -> AsyncIterator[PostgresEnd]:
             end = await _begin_writing(connection, schema)
         yield end
         with _translated():
-            await tell_planner(connection, {table.name: 0 for table in tables()}, schema)
+            await analyse_grown(connection, {table.name: 0 for table in tables()}, schema)
             await connection.execute("commit")
 
 
@@ -136,7 +136,7 @@ class PostgresEnd:
                 pace = BatchSize()
                 while rows := await self._connection.fetch(f"fetch {pace.rows} from whole"):
                     batch = await in_thread(pack, table, [tuple(row) for row in rows])
-                    pace.saw(batch.packed)
+                    pace.adapt(batch.packed)
                     yield batch
                 await self._connection.execute("close whole")
 

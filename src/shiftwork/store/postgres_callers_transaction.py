@@ -15,7 +15,7 @@ import asyncpg
 
 from shiftwork.model.errors import ConnectionUnusable, ShiftworkError, StoreLocked
 from shiftwork.store.callers_connection import CallersConnection, adapt, no_transaction
-from shiftwork.store.postgres_errors import AGAIN, LOST, says, translate
+from shiftwork.store.postgres_errors import AGAIN, LOST, message_of, translate
 from shiftwork.store.postgres_schema import channels
 from shiftwork.store.postgres_tx import PostgresTx
 from shiftwork.store.store import Verb
@@ -99,19 +99,21 @@ def _payload(names: Sequence[str]) -> str:
 
 def _translated(error: Exception) -> Exception:
     """The queue's own error for a driver's error; any other error unchanged."""
-    said = _as_server_error(error)
-    if isinstance(said, asyncpg.InFailedSQLTransactionError):
+    server_error = _as_server_error(error)
+    if isinstance(server_error, asyncpg.InFailedSQLTransactionError):
         return ConnectionUnusable(
             "the transaction of the connection has failed", where="connection", hint="Roll it back and begin a new one."
         )
-    if isinstance(said, asyncpg.NoActiveSQLTransactionError):
+    if isinstance(server_error, asyncpg.NoActiveSQLTransactionError):
         return no_transaction()
-    if isinstance(said, AGAIN):
-        return StoreLocked(f"PostgreSQL: {says(said)}", hint="Roll your transaction back and run it again.")
-    if isinstance(said, asyncpg.InterfaceError):
-        return ConnectionUnusable(f"the connection cannot be used: {says(said)}", where="connection")
-    if isinstance(said, (asyncpg.PostgresError, *LOST)):
-        return translate(said)
+    if isinstance(server_error, AGAIN):
+        return StoreLocked(
+            f"PostgreSQL: {message_of(server_error)}", hint="Roll your transaction back and run it again."
+        )
+    if isinstance(server_error, asyncpg.InterfaceError):
+        return ConnectionUnusable(f"the connection cannot be used: {message_of(server_error)}", where="connection")
+    if isinstance(server_error, (asyncpg.PostgresError, *LOST)):
+        return translate(server_error)
     return error
 
 
@@ -123,8 +125,8 @@ def _as_server_error(error: Exception) -> Exception:
         error = of_driver
     code = getattr(error, "sqlstate", None)
     if isinstance(code, str):
-        said: Exception = asyncpg.PostgresError.new({"C": code, "M": str(error).partition("\n")[0]})
-        return said
+        server_error: Exception = asyncpg.PostgresError.new({"C": code, "M": str(error).partition("\n")[0]})
+        return server_error
     psycopg = sys.modules.get("psycopg")
     if psycopg is not None and isinstance(error, psycopg.Error):
         return asyncpg.InterfaceError(str(error))

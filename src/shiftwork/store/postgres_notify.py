@@ -198,7 +198,7 @@ class Notices:
         logged, pause = False, LISTEN_AGAIN_SEC
         assert self._direct_dsn is not None
 
-        def heard(_connection: Any, _pid: int, _channel: str, payload: object) -> None:
+        def on_notice(_connection: Any, _pid: int, _channel: str, payload: object) -> None:
             sender, _, named = str(payload).partition(":")
             if sender != self._instance:
                 wakes.announce(frozenset(kind(each) for each in named.split(",") if each))
@@ -212,7 +212,7 @@ class Notices:
                 )
                 try:
                     connection.add_termination_listener(functools.partial(note_loss, lost))
-                    await connection.add_listener(channel, heard)
+                    await connection.add_listener(channel, on_notice)
                     if logged:
                         log.info("listening for wake-ups again")
                     logged, pause = False, LISTEN_AGAIN_SEC

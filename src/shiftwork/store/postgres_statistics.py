@@ -56,7 +56,7 @@ class TableGrowth:
         return largest
 
 
-async def tell_planner(connection: Any, added: Mapping[str, int], schema: str = PUBLIC) -> list[str]:
+async def analyse_grown(connection: Any, added: Mapping[str, int], schema: str = PUBLIC) -> list[str]:
     """Analyse tables that have outgrown their statistics, inside a transaction, which continues even if this fails.
 
     Returns these tables. One that is being analysed elsewhere is skipped and checked again later.

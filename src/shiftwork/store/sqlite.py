@@ -298,7 +298,7 @@ class SqliteStore:
                 self._run_alone(job)
 
     def _try_together(self, group: list[Job]) -> bool:
-        """Run the group in one transaction. False if the transaction was lost: then nothing of it was written.
+        """Run the group in one transaction. False if the transaction was lost: then nothing was written.
 
         A full disk or an interrupt ends the transaction, not the savepoint; a neighbour's "ok" would be a lie.
         """

@@ -164,7 +164,7 @@ async def _run_one(
         report([summary], 0)
     if say is not None:
         say(_why_it_ended(summary))
-    await _end_deaf_handlers()
+    await _end_unresponsive_handlers()
     return 0
 
 
@@ -174,7 +174,7 @@ def _why_it_ended(summary: Summary) -> str:
     return IDLE if summary.went_idle else STOPPED
 
 
-async def _end_deaf_handlers() -> None:
+async def _end_unresponsive_handlers() -> None:
     """End the process even if a handler ignores its cancellation."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
@@ -191,7 +191,7 @@ def main() -> int:
     start = child_process.started_with()
     say = child_process.begin(start.pipes)
     logs.set_up(json=os.environ.get(LOG_FORMAT) == "json", quiet=start.quiet)
-    report = run_summary.noting()
+    report = run_summary.create_summary()
     try:
         return run(
             start.target,

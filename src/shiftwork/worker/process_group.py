@@ -22,7 +22,7 @@ MARK = "SHIFTWORK_RUN"
 LINGER_SEC = 1.0
 """After the command has ended, its child processes have this long to write their last output and end."""
 
-Hear = Callable[[bytes], None]
+OnOutput = Callable[[bytes], None]
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -64,12 +64,12 @@ def signal_group(leader: int, number: signal.Signals) -> None:
 class _Listener(asyncio.Protocol):
     """Passes a pipe's data to a callback."""
 
-    def __init__(self, hear: Hear) -> None:
-        self._hear = hear
+    def __init__(self, on_output: OnOutput) -> None:
+        self._on_output = on_output
         self.ended = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
-        self._hear(data)
+        self._on_output(data)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.ended.set()
@@ -104,10 +104,10 @@ class Group:
             )
         return cls(leader, mark)
 
-    async def listen(self, stdout: Hear, stderr: Hear) -> None:
+    async def listen(self, stdout: OnOutput, stderr: OnOutput) -> None:
         """Start to read its output."""
-        for pipe, hear in ((self._leader.stdout, stdout), (self._leader.stderr, stderr)):
-            transport, listener = await self._loop.connect_read_pipe(functools.partial(_Listener, hear), pipe)
+        for pipe, on_output in ((self._leader.stdout, stdout), (self._leader.stderr, stderr)):
+            transport, listener = await self._loop.connect_read_pipe(functools.partial(_Listener, on_output), pipe)
             self._listeners.append(listener)
             self._transports.append(transport)
 

@@ -49,7 +49,7 @@ class Recovery:
             self._entry.close(remove=holds_nothing)
             self._entry = None
 
-    async def refuse_living(self) -> None:
+    async def refuse_live_duplicate(self) -> None:
         """Refuse a given id that is in use on another machine: its work must not be reclaimed."""
         before = await self._seen()
         if before is None or not before.held:

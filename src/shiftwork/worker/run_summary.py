@@ -52,8 +52,8 @@ def gathering(report: Report | None) -> Iterator[None]:
     report(summaries, silent)
 
 
-def noting() -> Report | None:
-    """The summary file of one process of a fleet; None if no summary is wanted.
+def create_summary() -> Report | None:
+    """Create the summary file of one process of a fleet; None if no summary is wanted.
 
     The file exists from the start, so that a killed process is noticed.
     """

@@ -133,7 +133,7 @@ class Runner:
 
     async def _work_until_stopped(self, url: str | None, *, until_idle: bool) -> Summary:
         if self._is_named:
-            await self._recovery.refuse_living()
+            await self._recovery.refuse_live_duplicate()
         await self._register()
         store, slots = url or self._queue.url, self._concurrency
         log_start(store, self._queue.workspace, self.agent_id, self._worker.handlers, slots)

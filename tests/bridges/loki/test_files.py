@@ -10,11 +10,12 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.compat.bridges.loki.bridge import Bridge
-from shiftwork.model.errors import FolderUnavailable, StoreUnavailable
+from shiftwork.model.errors import FolderUnavailable, QueueFull, StoreUnavailable
 from shiftwork.model.task import Task
 from shiftwork.testing import MovedClock
 from tests.bridges.loki.dot_loki import QUEUES, DotLoki, bridged, claimed, dead, enqueue, plain
 from tests.conformance.steps import REPORT, take
+from tests.worker.steps import until
 
 TASK: dict[str, Any] = {"type": "eng-backend", "priority": 5, "dependencies": [], "payload": {"action": "implement"}}
 
@@ -80,7 +81,7 @@ async def test_purged_or_deleted_tasks_are_no_longer_listed(loki: Queue, folder:
 
 
 async def failing_once(bridge: Bridge, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """A pass during which the store is away when tasks are read for the time with this number; then another."""
+    """Run a pass in which the store fails at the read with this number, then another pass."""
     mirror, reads = bridge._mirror, list[int]()
     read = mirror._read
 
@@ -227,12 +228,19 @@ async def test_running_bridge_retries_when_there_is_room(
     bridge = await bridged(loki, folder, two_way=True)
     folder.put("pending", *({**TASK, "id": f"own-{n}", "payload": {"n": n}} for n in range(2)))
     running = asyncio.ensure_future(bridge.run())
-    async with asyncio.timeout(30):
-        while not (await loki.status()).counts:  # noqa: ASYNC110 -- the bridge tells no one
-            await asyncio.sleep(0.01)
-        await loki.settings.unset("max_queue_size")
-        while (await loki.status()).counts != {"ready": 2}:  # noqa: ASYNC110 -- nor now
-            await asyncio.sleep(0.01)
+
+    async def is_full() -> bool:
+        return (await loki.status()).counts == {"ready": 1}
+
+    async def has_both() -> bool:
+        return (await loki.status()).counts == {"ready": 2}
+
+    await until(is_full)
+    with pytest.raises(QueueFull):
+        await loki.submit(type="code")
+    await loki.settings.unset("max_queue_size")
+    await until(has_both)
+    assert not running.done()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

@@ -91,7 +91,7 @@ async def _on_trial(work: UnitOfWork, workspace: str, rows: Sequence[Row]) -> No
         if row["type"] in due:
             trials[workspace, row["type"]].append(row)
     if trials:
-        may_go = await breakers.try_out(work, trials)
+        may_go = await breakers.admit_trials(work, trials)
         await breakers.save(work, dict(change for change in may_go.values() if change is not None))
 
 

@@ -179,16 +179,16 @@ class _Turn:
             session_store_flush="eager",
         )
         with tied_to_this_process(options) as tied:
-            said = _Silence(self._over) if prompt is None else prompt
-            result = await self._listen(query(prompt=said, options=tied))
+            input_ = _Silence(self._over) if prompt is None else prompt
+            result = await self._listen(query(prompt=input_, options=tied))
         if result is None or result.is_error:
             raise self._failure(result)
         return result
 
     async def _listen(self, messages: AsyncIterator[Message]) -> ResultMessage | None:
         result: ResultMessage | None = None
-        async with aclosing(messages) as heard:  # type: ignore[type-var]  # the SDK's is a generator
-            async for message in heard:
+        async with aclosing(messages) as stream:  # type: ignore[type-var]  # the SDK's is a generator
+            async for message in stream:
                 if isinstance(message, RateLimitEvent) and message.rate_limit_info.status == "rejected":
                     self._limit = message.rate_limit_info.raw
                 if isinstance(message, ResultMessage):

@@ -25,7 +25,7 @@ async def claim(context: RequestContext, body: Any) -> Any:
     values = msgspec.structs.asdict(body)
     request = context.queue.caller.idempotency
     if request is not None:  # identifies its claims for a repeat
-        context.queue = context.queue.speaking_as(context.queue.caller._replace(request_id=request.key))
+        context.queue = context.queue.for_caller(context.queue.caller._replace(request_id=request.key))
     try:
         if body.wait:
             with context.state.waits.place(context.who):
@@ -58,7 +58,7 @@ async def _claim_anywhere(context: RequestContext, values: dict[str, Any]) -> Cl
 
 async def _release(context: RequestContext, result: ClaimResult) -> None:
     """Release the claim of a caller that disconnected meanwhile: no one would work on it."""
-    queue = context.queue.speaking_as(context.queue.caller._replace(idempotency=None))
+    queue = context.queue.for_caller(context.queue.caller._replace(idempotency=None))
     tokens = [assignment.token for assignment in result.assignments]
     await queue.batch.release(tokens, "the caller disconnected")
 

@@ -46,6 +46,6 @@ async def _show(url: str, answer: SlackAnswer, *, allow_private: bool) -> None:
     try:
         from shiftwork.notifications.webhooks import post_json  # noqa: PLC0415  # an extra of its own: shiftwork[client]
     except ImportError as error:
-        log.warning("Slack does not show what was decided: %s is not installed (shiftwork[client])", error.name)
+        log.warning("cannot show the decision in Slack: %s is not installed (shiftwork[client])", error.name)
         return
     await post_json(url, slack_actions.reply(answer), allow_private=allow_private)

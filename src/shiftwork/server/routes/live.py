@@ -402,7 +402,7 @@ async def websocket(socket: WebSocket) -> None:
 
 def _queue(state: ServerState, who: Identity, requested: EventFilter) -> Queue:
     workspace = check.name(workspace_for(who, requested.workspace), "workspace")
-    return state.queue.speaking_as(Caller(workspace=workspace))
+    return state.queue.for_caller(Caller(workspace=workspace))
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-// Accounts at providers: how far their windows are used, and when they can be used again.
+// Accounts at providers: the usage of their windows, and when they can be used again.
 
 import { get, post } from "../api.js";
 import { h } from "../dom.js";
@@ -16,7 +16,7 @@ export default {
 
   view(accounts, ctx) {
     const shown = accounts.map((each) => panel(`${each.provider} / ${each.account}`, { id: `account-${each.provider}-${each.account}`, note: note(each), actions: actions(each, ctx) }, state(each), windows(each)));
-    return [h("h1", {}, "Accounts"), shown.length ? shown : empty("No account is known.", "Start a worker with --provider and --account.")];
+    return [h("h1", {}, "Accounts"), shown.length ? shown : empty("There are no accounts yet.", "Start a worker with --provider and --account.")];
   },
 };
 
@@ -28,7 +28,7 @@ function actions(account, ctx) {
   if (account.state !== "refused") return null;
   const path = `/api/accounts/${encodeURIComponent(account.provider)}/${encodeURIComponent(account.account)}/renew`;
   return button("Credentials renewed", async () => {
-    if (await attempt("The account is used again.", () => post(path))) await ctx.reload();
+    if (await attempt("The account is in use again.", () => post(path))) await ctx.reload();
   });
 }
 
@@ -50,5 +50,5 @@ function windows(account) {
     { title: "Amount", class: "end", cell: amount },
     { title: "Resets", class: "end", cell: (each) => when(each.resets_at) },
   ];
-  return table(`Windows of ${account.account}`, columns, account.windows, { none: empty("No window is known yet."), each: (each) => ({ key: `${each.name}-${each.model ?? ""}` }) });
+  return table(`Windows of ${account.account}`, columns, account.windows, { none: empty("There are no windows yet."), each: (each) => ({ key: `${each.name}-${each.model ?? ""}` }) });
 }
