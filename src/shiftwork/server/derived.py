@@ -19,6 +19,8 @@ from shiftwork.server.endpoint import Endpoint, Query, Raw, ViewQuery, served
 from shiftwork.server.request_context import RequestContext
 from shiftwork.views.view_adapters import Instead, adapter_of
 
+POLLED = frozenset({"dags.get", "dags.list"})
+"""Operations whose answer has an ETag, besides those of handwritten handlers."""
 VERSION = "version"
 """The parameter that may come as the header If-Match, too."""
 load_implementations()
@@ -90,9 +92,9 @@ class _Handler:
             await self._rule(context, values)
         _annotate_span(values)
         answer = await context.queue.executor.perform(operation, values)
-        if view is not None and adapter.write is not None:
-            return await adapter.write(context, answer)
-        return operation.wrap(answer)
+        write = None if view is None else adapter.write
+        shown = operation.wrap(answer) if write is None else await write(context, answer)
+        return context.with_tag(shown, answer) if operation.name in POLLED else shown
 
 
 def _refuse_other_fields(operation: Operation, values: dict[str, Any]) -> None:

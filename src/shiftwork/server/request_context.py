@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
+from starlette.responses import Response
 
+from shiftwork import views
 from shiftwork.access.authenticator import Identity
 from shiftwork.model import check, ids
 from shiftwork.model.errors import FenceRequired, InputError
@@ -95,6 +98,16 @@ class RequestContext:
         if self.view is None:
             return outcomes(outcome)
         return {"tasks": self.tasks(await self.queue.batch.get([each.task_id for each in outcome]))}
+
+    def with_tag(self, shown: Any, compared: Any, version: int | None = None) -> Response:
+        """An answer with an ETag of `compared`: a poller gets 304 while that is unchanged."""
+        request = f"{self.query}{views.name_of(self.view)}".encode()
+        digest = hashlib.sha256(msgspec.json.encode(compared) + request).hexdigest()[:16]
+        tag = f'W/"{digest}"' if version is None else f'W/"{version}-{digest}"'
+        known = [each.strip().removeprefix("W/") for each in self.request.headers.get("if-none-match", "").split(",")]
+        if tag.removeprefix("W/") in known:
+            return Response(status_code=304, headers={"etag": tag})
+        return Response(msgspec.json.encode(shown), headers={"etag": tag}, media_type="application/json")
 
     async def token(self, held: ClaimRef) -> str:
         """The claim that a write is made under."""

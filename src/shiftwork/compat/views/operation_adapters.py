@@ -84,9 +84,15 @@ async def status(request: Any, found: Any) -> Any:
     return found if not request.view.queue else request.view.queue_out(msgspec.to_builtins(found))
 
 
+@writes(Dags.get)
 @writes(Dags.update)
 async def dag(request: Any, found: Any) -> Any:
     return request.view.dag_out(msgspec.to_builtins(found))
+
+
+@writes(Dags.list)
+async def dags(request: Any, page: Any) -> Any:
+    return {"dags": [request.view.dag_out(msgspec.to_builtins(dag)) for dag in page.dags], "next": page.next}
 
 
 @translates(DeadLetters.review)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
-from shiftwork import views
-from shiftwork.dags.api import Dags
 from shiftwork.engine.api import Everyday, Results, Submissions, Tasks
 from shiftwork.model import check
 from shiftwork.model.errors import InputError, NotFound, ResultTimeout, TaskCancelled, TaskFailed
@@ -61,7 +58,7 @@ def _dag_to_join(context: RequestContext, body: dict[str, Any] | list[dict[str, 
 @serves(Everyday.get)
 async def get_task(context: RequestContext) -> Response:
     task = await context.queue.get(context.path["task_id"])
-    return with_tag(context, await context.with_names(context.task(task)), _timeless(task), version=task.version)
+    return context.with_tag(await context.with_names(context.task(task)), _timeless(task), version=task.version)
 
 
 @serves(Results.result)
@@ -106,42 +103,15 @@ async def list_tasks(context: RequestContext) -> Response:
     if context.view is not None and statuses:
         statuses = sorted({str(state) for word in statuses for state in context.view.statuses_in(word)})
         if not statuses:  # a state of the document in which no task is ever stored
-            return with_tag(context, {"tasks": [], "next": None}, None)
+            return context.with_tag({"tasks": [], "next": None}, None)
     page = await workspace_lookup.tasks(context.queues, **{**wanted, "status": statuses})
     shown: Any = page
     if context.view is not None:
         shown = await context.with_names({"tasks": context.tasks(page.tasks), "next": page.next})
-    return with_tag(context, shown, (list(map(_timeless, page.tasks)), page.next))
+    return context.with_tag(shown, (list(map(_timeless, page.tasks)), page.next))
 
 
 def _timeless(task: Task) -> Task:
     """The task without fields that change with time, which would give every answer another ETag."""
     parts = {name: value for name, value in task.priority_parts.items() if name in STEADY}
     return msgspec.structs.replace(task, age_minutes=0, effective_priority=0, priority_tier="", priority_parts=parts)
-
-
-@serves(Dags.get)
-async def get_dag(context: RequestContext) -> Response:
-    dag = await context.queue.dags.get(context.path["dag_id"])
-    return with_tag(context, dag if context.view is None else context.view.dag_out(plain(dag)), dag)
-
-
-@serves(Dags.list)
-async def list_dags(context: RequestContext) -> Response:
-    page = await context.queue.dags.list(
-        status=context.query.status, after=context.query.after, limit=context.query.limit
-    )
-    view = context.view
-    shown = page if view is None else {"dags": [view.dag_out(plain(dag)) for dag in page.dags], "next": page.next}
-    return with_tag(context, shown, page)
-
-
-def with_tag(context: RequestContext, shown: Any, compared: Any, version: int | None = None) -> Response:
-    """An answer with an ETag of `compared`: a poller gets 304 while that is unchanged."""
-    request = f"{context.query}{views.name_of(context.view)}".encode()
-    digest = hashlib.sha256(msgspec.json.encode(compared) + request).hexdigest()[:16]
-    tag = f'W/"{digest}"' if version is None else f'W/"{version}-{digest}"'
-    known = [each.strip().removeprefix("W/") for each in context.request.headers.get("if-none-match", "").split(",")]
-    if tag.removeprefix("W/") in known:
-        return Response(status_code=304, headers={"etag": tag})
-    return Response(msgspec.json.encode(shown), headers={"etag": tag}, media_type="application/json")
