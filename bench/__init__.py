@@ -1,1 +1,1 @@
-"""How fast the queue is, measured so that anyone can do it again: `python -m bench`, or `make bench`."""
+"""Reproducible measurements of the queue's speed: `python -m bench`, or `make bench`."""

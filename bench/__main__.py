@@ -11,20 +11,20 @@ from pathlib import Path
 
 from bench import faults, growth, latency, report, retained, serving, starvation, throughput, watching, witness
 from bench.stores import Place, PostgresPlace, SqlitePlace, machine
-from shiftwork.worker.command import run_fast
+from shiftwork.worker.load_worker import run_fast
 
 PLACES: dict[str, Callable[[], Place]] = {"sqlite": SqlitePlace, "postgres": PostgresPlace}
 LIMITS = Path(__file__).with_name("limits.json")
-"""The last measurement of each limit of the documents, which `make requirements` reads."""
+"""The latest measurement of each limit of the documents, read by `make requirements`."""
 MODULES = (throughput, latency, faults, growth, retained, serving, watching, starvation)
-"""Importing them makes their measurements known."""
+"""Importing these modules registers their measurements."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--store", choices=("sqlite", "postgres", "both"), default="both")
     parser.add_argument("--only", action="append", metavar="NAME", help=", ".join(report.MEASUREMENTS))
-    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast")
+    parser.add_argument("--quick", action="store_true", help="small sizes: checks that it works, not how fast")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures and the limits checked")
     parser.add_argument(
         "--record", action="store_true", help=f"keep the limits checked in {LIMITS.name}, to be committed"
@@ -36,7 +36,7 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no measurement {min(unknown)!r}; there are {', '.join(report.MEASUREMENTS)}")
     logging.getLogger("shiftwork").setLevel(logging.ERROR)
-    sys.setswitchinterval(0.0005)  # as the worker's processes do
+    sys.setswitchinterval(0.0005)  # like the worker's processes
     names = [name for name in report.MEASUREMENTS if not options.only or name in options.only]
     stores = [name for name in PLACES if options.store in {name, "both"}]
     with witness.watching() as watched:
@@ -47,7 +47,7 @@ def main() -> int:
 def _measure(stores: list[str], names: list[str], options: argparse.Namespace, *, watched: bool) -> None:
     began = time.perf_counter()
     environment = machine()
-    environment["witness"] = "on each core" if watched else "none: whether the machine stands still is not seen"
+    environment["witness"] = "on each core" if watched else "none: stalls of the machine are not detected"
     figures: list[report.Figure] = []
     checks: list[report.Check] = []
     for store in stores:
@@ -60,7 +60,7 @@ def _measure(stores: list[str], names: list[str], options: argparse.Namespace, *
                 _print_environment(place.about())
             bench = report.Bench(place, quick=options.quick)
             for name in names:
-                run_fast(bench.run(name))  # on uvloop where it is installed, as the worker's processes are
+                run_fast(bench.run(name))  # on uvloop if installed, like the worker's processes
             figures += bench.figures
             checks += bench.checks
         finally:

@@ -1,4 +1,4 @@
-"""`python -m bench.databases`: what many databases bring, and the move of a workspace of 100,000 tasks under load."""
+"""`python -m bench.databases`: throughput with many databases, and the move of a 100,000-task workspace under load."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = 250
 
 
 def write_map(servers: list[Postgres], folder: Path) -> str:
-    """A map of one database on each server."""
+    """Write a map with one database on each server."""
     lines = ['default = "d0"', "[databases]"]
     lines += [f'd{number} = "{server.dsn(server.create_database())}"' for number, server in enumerate(servers)]
     file = folder / "map.toml"
@@ -33,7 +33,7 @@ def write_map(servers: list[Postgres], folder: Path) -> str:
 
 
 async def drain(url: str, workspace: str, tasks: int) -> float:
-    """Submit, claim and complete so many tasks in batches; tasks in a second."""
+    """Submit, claim and complete this many tasks in batches; return tasks a second."""
     async with Queue.open(url, workspace=workspace) as queue:
         await queue.agents.register({"id": "worker", "max_concurrent_tasks": BATCH})
         began = time.perf_counter()
@@ -48,7 +48,7 @@ async def drain(url: str, workspace: str, tasks: int) -> float:
 
 
 async def spread(databases: int, tasks: int, folder: Path) -> None:
-    """Four workspaces, a process each, on 1, 2 or 4 servers."""
+    """Measure four workspaces with one process each, on 1, 2 or 4 servers."""
     with ExitStack() as stack:
         servers = [stack.enter_context(Postgres.start(durable=True, settings=SERVER)) for _ in range(databases)]
         url = write_map(servers, folder)
@@ -116,7 +116,7 @@ class Steps:
 
 
 class Load:
-    """One that submits and four that work, about 100 tasks a second."""
+    """One submitter and four agents, about 100 tasks a second."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -138,7 +138,7 @@ class Load:
         await self._queue.close()
 
     async def _timed(self, call: Callable[[], Awaitable[T]]) -> T:
-        """An answer; what is refused for now is tried again, as a client does."""
+        """Return the answer; retry temporary refusals, as a client does."""
         began = time.perf_counter()
         while True:
             try:

@@ -1,11 +1,11 @@
-"""`make prove` and `make soak`: both commands of the package, on a store of our own that may be restarted.
+"""`make prove` and `make soak`: run these commands of the package on a store that this process starts and restarts.
 
     python -m bench.endurance prove --store postgres --minutes 10
     python -m bench.endurance soak --store sqlite --minutes 60
     python -m bench.endurance tables SQLite=one.json PostgreSQL=other.json
 
-PostgreSQL has a synchronous standby for `prove`, which takes over once. The other options are those of the command;
-`--json FILE` keeps the ledger, from which `tables` makes those of docs/explanation/reliability.md.
+For `prove`, PostgreSQL has a synchronous standby, which takes over once. Other options are passed to the command.
+`--json FILE` writes the ledger, from which `tables` makes the tables of docs/explanation/reliability.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from bench.stores import SERVER
 from shiftwork.cli import main as command_line
-from shiftwork.cli.proving import WORDS
+from shiftwork.cli.prove_commands import WORDS
 from shiftwork.prove.faults import FAULTS
 from shiftwork.prove.ledger import WRONG
 from tests.services import Postgres
@@ -37,7 +37,7 @@ with socket.socket(socket.AF_UNIX) as server:
     server.sendall(sys.argv[2].encode() + b"\\n")
     sys.exit(server.recv(4) != b"done")
 """
-"""What a command does: it asks this process, which has started the servers."""
+"""The program of a restart or failover command: it asks this process, which started the servers, to do it."""
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def postgres() -> Iterator[list[str]]:
 
 @contextmanager
 def replicated() -> Iterator[list[str]]:
-    """A primary and its standby: the options name both hosts, and the commands that restart and fail over."""
+    """Start a primary and its standby. The options name both hosts, and the commands that restart and fail over."""
     with Postgres.start(durable=True, settings=SERVER) as primary, Standby.of(primary) as standby:
         serving: list[Postgres] = [primary]
 
@@ -75,7 +75,7 @@ def replicated() -> Iterator[list[str]]:
 
 @contextmanager
 def commands(actions: Mapping[str, Callable[[], None]]) -> Iterator[dict[str, str]]:
-    """A shell command for each action of this process; it ends when the action has."""
+    """Yield a shell command for each action of this process. A command ends when its action has finished."""
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
@@ -93,7 +93,7 @@ def commands(actions: Mapping[str, Callable[[], None]]) -> Iterator[dict[str, st
 
 
 def tables(runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """The ledgers of runs of `prove`, by their stores, as Markdown."""
+    """Return the ledgers of runs of `prove`, by store, as Markdown tables."""
     found = list(runs.values())
     what = [
         [f"**{words}**" if name in WRONG else words, *(_cell(run[name]) for run in found)]
@@ -140,7 +140,7 @@ def main(what: str, *arguments: str) -> None:
 
 @contextmanager
 def redirected(file: Path | None) -> Iterator[list[str]]:
-    """The options with which a command prints JSON, into this file."""
+    """Yield the options that make a command print JSON, and redirect its output into this file."""
     if file is None:
         yield []
         return

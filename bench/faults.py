@@ -1,4 +1,4 @@
-"""What a failure costs: a killed worker's task until it is claimed again, and tasks that fail now and then."""
+"""The cost of failures: how soon a killed worker's task is claimed again, and how many flaky tasks complete."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from shiftwork import Queue
 @measurement
 @requirement("C-260")
 async def crash(bench: Bench) -> None:
-    """From kill -9 of a worker process until its task is claimed by another that waits for work."""
+    """Measure the time from kill -9 of a worker process until a waiting worker claims its task."""
     waits = []
     for _ in range(bench.size(5, 1)):
-        # In the profile whose row it is: lost work is ready again without a delay.
+        # The row belongs to this profile, where lost work is ready again without a delay.
         async with (
             bench.place.url() as url,
             await Queue.open(url, profile="coscientist") as queue,
@@ -48,12 +48,12 @@ async def _claimed_again(queue: Queue, task_id: str, before: str) -> float:
 @measurement
 @requirement("C-265")
 async def faults(bench: Bench) -> None:
-    """10,000 tasks of which every attempt fails with a chance of 5 %: how many are completed in the end.
+    """Measure how many of 10,000 tasks complete if each attempt fails with a probability of 5 %.
 
-    The row sets no conditions. Ours are five attempts, and no rule about poison: the co-scientist's profile has none
-    either, though it allows three attempts. Then 0.05 ** 5 of the tasks end as dead letters by arithmetic, one in three
-    million, and what is missing was lost by the queue. With three attempts it is one in 8,000, so that one in 10,000
-    would be met or missed by chance; that run is shown beside it.
+    The row sets no conditions. Ours are five attempts and no poison rule; the co-scientist's profile has no such rule
+    either, but allows three attempts. With five attempts, 0.05 ** 5 of the tasks become dead letters by chance, one in
+    three million, so any other missing task was lost by the queue. With three attempts it is one in 8,000, so chance
+    alone would decide about one in 10,000; that run is only shown.
     """
     share, note = await _completed(bench, {"max_attempts": 5, "poison": None})
     bench.figure("5 % of attempts fail: completed, 5 attempts", [share], "%", note)
@@ -63,7 +63,7 @@ async def faults(bench: Bench) -> None:
 
 
 async def _completed(bench: Bench, settings: dict[str, Any]) -> tuple[float, str]:
-    """The share of tasks completed, and what became of the rest. Only the delays are shortened."""
+    """Return the share of tasks completed, and the outcome of the rest. Only the delays are shortened."""
     count = bench.size(10_000, 1_000)
     short = {"retry.initial_delay_sec": 0.2, "maintenance.retry_promoter_sec": 0.25}
     async with bench.place.url() as url, await Queue.open(url) as queue:

@@ -1,4 +1,4 @@
-"""Worker processes for a measurement, and what they use."""
+"""Worker processes for a measurement, and their CPU time and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.processor import TICKS
 from shiftwork import Queue
 from shiftwork.engine.lanes import TARGETED
 from shiftwork.store.store import Tx
-from shiftwork.worker.child import Start
+from shiftwork.worker.child_process import Start
 
 PATIENCE_SEC = 300.0
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,7 +26,7 @@ class Member:
         self.runtime_id = runtime_id
 
     def cpu(self) -> float:
-        """Seconds of processor time so far."""
+        """Return the CPU seconds so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -44,7 +44,7 @@ def resident_mib(pid: int) -> float:
 
 @asynccontextmanager
 async def fleet(queue: Queue, count: int, concurrency: int) -> AsyncIterator[Sequence[Member]]:
-    """Workers that are up and wait for work; ended afterwards."""
+    """Start workers and yield once they wait for work; stop them afterwards."""
     members: list[Member] = []
     try:
         for number in range(count):
@@ -74,7 +74,7 @@ async def _wait_until_up(queue: Queue, members: Sequence[Member]) -> None:
             if any(member.process.returncode is not None for member in members):
                 raise RuntimeError("a worker process ended before it began")
             await asyncio.sleep(0.05)
-    await asyncio.sleep(0.3)  # the first claim follows the first beat
+    await asyncio.sleep(0.3)  # the first claim follows the first heartbeat
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -91,7 +91,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 async def finished(queue: Queue, count: int, *, poll_sec: float = 0.1) -> None:
     """Wait until this many tasks are completed, cancelled or dead letters.
 
-    They are counted only once nothing is ready any more: counting a large queue all the time would be measured, too.
+    Counts them only once nothing is ready any more: counting a large queue all the time would distort the figures.
     """
 
     async def some_are_ready(tx: Tx) -> bool:

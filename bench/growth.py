@@ -1,4 +1,4 @@
-"""What depth, time and numbers do: claims on a deep backlog, more workers, memory over many tasks."""
+"""Growth: claims from a deep backlog, throughput with more workers, memory over many tasks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bench.times import Times
 from shiftwork import Completion, Queue
 
 CLAIMS = {1: 20, 50: 6}
-"""How many claims of each size are timed; all of them together take fewer than the smallest backlog holds."""
+"""The number of timed claims of each size; together they take fewer tasks than the smallest backlog holds."""
 
 
 @measurement
 @requirement("C-258")
 async def depth(bench: Bench) -> None:
-    """Claims of 1 and of 50 with few and with many ready tasks of mixed priority: cold, and after the load settled."""
+    """Measure claims of 1 and of 50 with few and many ready tasks of mixed priority: cold, and settled."""
     settled: dict[tuple[int, int], float] = {}
     for ready in bench.sizes((1_000, 10_000, 100_000, 1_000_000), (1_000, 10_000)):
         async with bench.place.url() as url, await Queue.open(url) as queue:
@@ -69,7 +69,7 @@ async def columns_of(place: Place, url: str, table: str) -> list[str]:
 
 
 def series_of(store: str, count: int) -> tuple[str, str]:
-    """SQL for so many rows with a number each, and for the id of a task made of that number."""
+    """Return SQL for this many numbered rows, and SQL for a task id made from that number."""
     return _SERIES[store].format(count=count), _COPIED[store]["id"]
 
 
@@ -92,7 +92,7 @@ _COPIED: dict[str, dict[str, str]] = {
 @measurement
 @requirement("C-109", "C-256")
 async def scaling(bench: Bench) -> None:
-    """Tasks that sleep a second, worked off by 10, 20 and 40 worker processes, one task at a time each."""
+    """Measure 10, 20 and 40 worker processes on tasks that sleep a second, one task at a time each."""
     rates = {workers: await _rate_of(bench, workers) for workers in (10, 20, 40)}
     twice, four = rates[20] / rates[10], rates[40] / rates[10]
     bench.figure("growth from 10 to 20 and from 10 to 40 workers", [twice, four], "times")
@@ -101,7 +101,7 @@ async def scaling(bench: Bench) -> None:
 
 
 async def _rate_of(bench: Bench, workers: int) -> float:
-    """Tasks a second. They sleep long enough for two cores to carry forty processes: what is measured is the queue."""
+    """Return tasks a second. They sleep so long that two cores carry forty processes; the queue is what is measured."""
     values: list[float] = []
     count = workers * bench.size(12, 4)
     for _ in range(bench.size(3, 1)):
@@ -120,7 +120,7 @@ async def _rate_of(bench: Bench, workers: int) -> float:
 @measurement
 @requirement("C-257")
 async def memory(bench: Bench) -> None:
-    """Resident memory of a worker and of a queue while many tasks pass, and with a backlog that is there."""
+    """Measure the resident memory of a worker and of a queue over many tasks, and with a backlog."""
     rounds, each = bench.size(10, 3), bench.size(20_000, 2_000)
     sizes: list[float] = []
     async with bench.place.url() as url, await Queue.open(url) as queue, fleet(queue, 1, 1000) as members:

@@ -1,4 +1,4 @@
-"""The workers that the benchmark runs in processes of their own."""
+"""The worker programs that the benchmark runs in separate processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def noop(_context: Context) -> int:
 
 @worker.handler("stamp")
 async def stamp(_context: Context) -> float:
-    """When the handler began, on the clock of this machine."""
+    """Return when the handler began, by the clock of this machine."""
     return time.time()
 
 
@@ -32,7 +32,7 @@ async def sleep(context: Context) -> None:
 
 @worker.handler("flaky")
 async def flaky(_context: Context) -> dict[str, Any]:
-    """One attempt in twenty fails for a passing reason."""
+    """Fail one attempt in twenty, for a transient reason."""
     if random.random() < FAULTS:
         raise Fail("crash", "connection reset by peer")
     return {"ok": True}

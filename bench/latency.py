@@ -1,4 +1,4 @@
-"""How long one call takes, and how long a task waits for an idle worker. The documents' limits are checked here."""
+"""Latencies of single calls, and of a task until an idle worker starts it. Checks the documents' limits."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from shiftwork.model.errors import LeaseLost
 
 T = TypeVar("T")
 PICKUP_EVERY_SEC = 0.05
-"""Between tasks for an idle worker, so that it is idle again for each; peers are sent theirs as often."""
+"""The pause between tasks, so that the worker is idle again for each; the same for the peers."""
 
 
 @measurement
 @requirement("F-161", "F-273")
 async def pickup(bench: Bench) -> None:
-    """From the call of submit to the first line of the handler, in an idle worker of another process."""
+    """Measure from the call of submit to the first line of the handler, in an idle worker process."""
     waits = await picked_up(bench, bench.size(200, 40))
     waits.show(bench, "submit to start in an idle worker process")
     bench.check("F-161", "submit to start in an idle worker, p99", waits.at(0.99), 1000, "ms")
@@ -48,7 +48,7 @@ async def picked_up(bench: Bench, count: int) -> Times:
 @measurement
 @requirement("C-104", "C-105", "C-214", "C-215")
 async def calls(bench: Bench) -> None:
-    """Single calls, one after the other, answered after their commit."""
+    """Measure single calls, one after the other, each answered after its commit."""
     names = (
         "submit",
         "claim",
@@ -89,7 +89,7 @@ def _check_calls(bench: Bench, times: dict[str, Times]) -> None:
 @measurement
 @requirement("C-106", "C-216")
 async def queries(bench: Bench) -> None:
-    """The document's Query, which is the status of the queue, and a task by its id, with 10,000 tasks queued."""
+    """Measure the document's Query (the status of the queue), and a task by its id, with 10,000 tasks queued."""
     times = {"status": Times(), "get": Times()}
     async with bench.place.url() as url, await Queue.open(url) as queue:
         task_id = (await queue.submit(NOOP)).id
@@ -106,7 +106,7 @@ async def queries(bench: Bench) -> None:
 
 
 async def _life(queue: Queue, times: dict[str, Times]) -> None:
-    """One task through most calls, and another that is cancelled."""
+    """Take one task through most calls, and cancel another."""
     await times["submit"].of(queue.submit(NOOP))
     (held,) = await times["claim"].of(queue.claim("bench"))
     await times["release"].of(queue.release(held.token))
@@ -125,7 +125,7 @@ async def _life(queue: Queue, times: dict[str, Times]) -> None:
 @measurement
 @requirement("C-107", "C-213", "C-255", "F-272")
 async def crowd(bench: Bench) -> None:
-    """120 agents wait for work in one process, each for one task at a time, while 200 tasks a second come in."""
+    """Measure 120 agents in one process, each waiting for one task at a time, while 200 tasks a second arrive."""
     waits, submits = Times(), Times()
     agents, seconds = 120, bench.size(10, 2)
     async with bench.place.url() as url, await Queue.open(url) as queue, asyncio.TaskGroup() as group:
@@ -151,7 +151,7 @@ async def _agent(queue: Queue, name: str, waits: Times) -> None:
 
 
 async def _submit_steadily(queue: Queue, times: Times, per_second: int, seconds: int) -> None:
-    """Each on its own time, whether or not the one before has been answered."""
+    """Submit each task at its scheduled time, whether or not the previous call has been answered."""
     loop = asyncio.get_running_loop()
     began, under_way = loop.time(), []
     for number in range(per_second * seconds):
@@ -164,7 +164,7 @@ async def _submit_steadily(queue: Queue, times: Times, per_second: int, seconds:
 @measurement
 @requirement("F-272")
 async def stampede(bench: Bench) -> None:
-    """50 claims wait for work; how many transactions one task sets off, its submit and its claim included."""
+    """Count the transactions that one task causes while 50 claims wait, including its submit and its claim."""
     tasks = bench.size(50, 10)
     async with bench.place.url() as url, await Queue.open(url) as queue:
         waiting = [asyncio.create_task(queue.claim(f"agent-{n}", wait=25)) for n in range(50)]
@@ -197,7 +197,7 @@ def _count_transactions(queue: Queue) -> list[int]:
 @measurement
 @requirement("C-259")
 async def conflicts(bench: Bench) -> None:
-    """A claim that loses a race, and a write under a claim that no longer holds."""
+    """Measure a claim that loses a race, and a refused write under a lost claim."""
     losing, stale = Times(), Times()
     async with bench.place.url() as url, await Queue.open(url) as one, await Queue.open(url) as two:
         for number in range(bench.size(200, 30)):
@@ -226,7 +226,7 @@ async def _timed(call: Awaitable[T]) -> tuple[float, T]:
 @measurement
 @requirement("F-109")
 async def cycle(bench: Bench) -> None:
-    """A dependency added to a task of a DAG of 100, with the check that it closes no circle."""
+    """Measure adding a dependency in a DAG of 100 tasks, including the check for cycles."""
     times = Times()
     async with bench.place.url() as url, await Queue.open(url) as queue:
         for _ in range(bench.size(20, 4)):

@@ -1,4 +1,4 @@
-"""Processor time of processes, with all that they started."""
+"""CPU time of processes, including their descendants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def seconds_of_tree(roots: Sequence[int]) -> float:
-    """What these processes and their descendants used; what has ended is counted by its parent."""
+    """Return the CPU seconds of these processes and their descendants; parents include children that have ended."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -1,4 +1,4 @@
-"""Figures and limits: what a measurement records, how it is shown, and what is written for `make requirements`."""
+"""Figures and limits of the measurements: collects them, prints them, and writes them for `make requirements`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ROWS_OF: dict[Measurement, tuple[str, ...]] = {}
 
 
 def measurement(function: Measurement) -> Measurement:
-    """Make it known under its own name; measurements run in the order of their definition."""
+    """Register a measurement under its name; measurements run in the order of their definition."""
     MEASUREMENTS[function.__name__] = function
     return function
 
 
 def requirement(*ids: str) -> Callable[[Measurement], Measurement]:
-    """The rows of the documents whose limits this measurement checks. It must check each of them."""
+    """Name the rows of the documents whose limits this measurement checks. It must check each of them."""
 
     def mark(function: Measurement) -> Measurement:
         ROWS_OF[function] = ids
@@ -36,7 +36,7 @@ def requirement(*ids: str) -> Callable[[Measurement], Measurement]:
 
 
 DISTURBED = 0.002
-"""From this share of the time on a missed limit is told with it: a p99 then says of the machine as much as of us."""
+"""From this share of stalled time on, a missed limit is shown with it: the p99 then reflects the machine, too."""
 
 
 class Figure(NamedTuple):
@@ -61,7 +61,7 @@ class Check(NamedTuple):
     unit: str
     at_least: bool
     stood_still: float = 0.0
-    """The share of the time of its measurement in which the machine did not run."""
+    """The share of the measurement during which the machine stalled."""
 
     @property
     def ok(self) -> bool:
@@ -69,7 +69,7 @@ class Check(NamedTuple):
 
 
 class Bench:
-    """What a measurement is given: a store to measure on, how long it may take, and where its figures go."""
+    """The argument of a measurement: the store, the size of the run, and the collected figures and checks."""
 
     def __init__(self, place: Place, *, quick: bool) -> None:
         self.place = place
@@ -96,7 +96,7 @@ class Bench:
         self.checks.append(Check(self.place.name, row, what, limit, value, unit, at_least))
 
     async def run(self, name: str) -> None:
-        """One measurement; a row it is marked with and does not check is a mistake in the benchmark."""
+        """Run one measurement. A row that it is marked with but does not check is a mistake in the benchmark."""
         self.name = name
         function = MEASUREMENTS[name]
         seen, began = len(self.checks), time.perf_counter()
@@ -109,7 +109,7 @@ class Bench:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of the values lies."""
+    """Return the value below which this share of the values lies."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
 
@@ -151,7 +151,7 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 
 def record(path: Path, machine: str, date: str, names: Sequence[str], checks: Sequence[Check]) -> None:
-    """Keep the checked limits in the small form that is committed. A row not measured whole stays as it was."""
+    """Write the checked limits in the short form that is committed. Rows not fully measured stay as they were."""
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     left_out = {row for name, each in MEASUREMENTS.items() if name not in names for row in ROWS_OF.get(each, ())}
     for row in sorted({check.row for check in checks} - left_out):
@@ -172,7 +172,7 @@ def _sentence(check: Check) -> str:
 
 
 def write(path: Path, environment: dict[str, Any], figures: Sequence[Figure], checks: Sequence[Check]) -> None:
-    """A report that other programs read: a row holds if all its checks do, on every store."""
+    """Write a report for other programs: a row passes if all its checks pass, on every store."""
     rows: dict[str, dict[str, Any]] = {}
     for check in checks:
         row = rows.setdefault(check.row, {"checks": []})

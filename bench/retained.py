@@ -1,4 +1,4 @@
-"""What retained tasks cost: single calls and the dashboard's queries with few and with millions of finished tasks."""
+"""The cost of retained tasks: single calls and the dashboard's queries with few and with millions of finished tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READY = 1_000
 
 @measurement
 async def retained(bench: Bench) -> None:
-    """Calls with 10,000, a million and five million completed tasks kept, with their bodies, attempts and events."""
+    """Measure calls with 10,000, a million and five million retained tasks, with their bodies, attempts and events."""
     for finished in bench.sizes((10_000, 1_000_000, 5_000_000), (10_000,)):
         async with bench.place.url() as url, await Queue.open(url) as queue:
             await queue.agents.register(id="bench", max_concurrent_tasks=None)
@@ -42,7 +42,7 @@ async def retained(bench: Bench) -> None:
 
 
 async def _calls(queue: Queue) -> dict[str, Callable[[], Awaitable[object]]]:
-    """By name: what a fleet asks, and what the pages of the dashboard ask."""
+    """Return, by name, the calls of a fleet and of the dashboard's pages."""
     task = (await queue.tasks.list(status="ready", limit=1)).tasks[0].id
     done = (await queue.tasks.list(status="completed", limit=1)).tasks[0].id
     held: list[str] = []
@@ -77,7 +77,7 @@ _VALUES = {
         ("at", "created_at", "ordered_at", "updated_at", "claimed_at", "finished_at", "ended_at"), "t.{0} - 86400"
     ),
 }
-"""What differs between the copies: their ids. They were done yesterday."""
+"""The expressions of columns that differ in the copies: their ids, and times of yesterday."""
 
 
 async def _multiply(bench: Bench, url: str, count: int) -> None:

@@ -1,4 +1,4 @@
-"""The queue over HTTP: how long calls take, how many agents one server carries, and what the way over HTTP costs."""
+"""The queue over HTTP: latencies of calls, the number of agents one server carries, and the cost of HTTP."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ AGENTS = 200
 
 
 class Api:
-    """One server process, and a caller of it."""
+    """One server process, and its client."""
 
     def __init__(self, url: str, http: aiohttp.ClientSession, member: Member) -> None:
         self.url = url
         self.http = http
         self.member = member
         self.took = 0.0
-        """Milliseconds that the last call took, as the server says."""
+        """The milliseconds of the last call, as reported by the server."""
 
     async def call(self, method: str, path: str, body: Any = None) -> Any:
         async with self.http.request(method, self.url + path, json=body) as answer:
@@ -41,7 +41,7 @@ class Api:
 
 @asynccontextmanager
 async def served(store: str) -> AsyncIterator[Api]:
-    """A server of its own process on a free port; ended afterwards."""
+    """Start a server process on a free port; stop it afterwards."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "shiftwork", "serve", "--store", store, "--port", "0", "--json",
         cwd=ROOT, env=dict(os.environ), stdin=asyncio.subprocess.DEVNULL,
@@ -61,7 +61,7 @@ async def served(store: str) -> AsyncIterator[Api]:
 @measurement
 @requirement("C-213", "C-215", "C-216")
 async def http_calls(bench: Bench) -> None:
-    """One caller, one call at a time, on an idle server."""
+    """Measure one caller, one call at a time, on an idle server."""
     verbs = ("submit", "claim", "start", "complete", "get", "list", "status")
     times = {verb: Times() for verb in verbs}
     inside: dict[str, Times] = {verb: Times() for verb in verbs}
@@ -93,7 +93,7 @@ async def http_calls(bench: Bench) -> None:
 @measurement
 @requirement("C-213", "C-214")
 async def http_crowd(bench: Bench) -> None:
-    """200 agents long-poll one server while 1,000 tasks a minute come in, then as many as fit."""
+    """Measure 200 agents that long-poll one server while 1,000 tasks a minute arrive, then 200 a second."""
     async with bench.place.url() as url, served(url) as api:
         waits, submits = await _crowd(api, 1000 / 60, bench.size(20, 3))
         submits.show(bench, f"HTTP submit, {AGENTS} agents wait, 1,000 tasks a minute")
@@ -137,7 +137,7 @@ async def _crowd(api: Api, per_second: float, seconds: int) -> tuple[Times, Time
 
 @measurement
 async def http_burst(bench: Bench) -> None:
-    """5,000 tasks drained by 50 agents, one task at a time each: over HTTP, and by the same agents in process."""
+    """Measure how fast 50 agents drain 5,000 tasks, one at a time each: over HTTP, and in process."""
     tasks = bench.size(5000, 200)
     rates: dict[str, list[float]] = {"HTTP": [], "in process": []}
     for _ in range(bench.repetitions):
@@ -181,7 +181,7 @@ async def _drain_in_process(queue: Queue, tasks: int) -> float:
 @measurement
 @requirement("F-212")
 async def triggers(bench: Bench) -> None:
-    """From an event, and from a tick of the clock, to the task that a trigger makes of it, by a server on its own."""
+    """Measure from an event, and from a clock tick, to the task that a trigger of the server submits."""
     waits = Times()
     cause = {"kind": "event", "events": ["task.created"], "where": {"type": "cause"}}
     async with bench.place.url() as url, served(url) as api:
@@ -202,7 +202,7 @@ async def triggers(bench: Bench) -> None:
 
 
 async def _late_after_tick(api: Api) -> float:
-    """Milliseconds from the next full minute to the task of a schedule that fires each minute."""
+    """Return the milliseconds from the next full minute to the task of a schedule that fires each minute."""
     cron = {"kind": "cron", "at": "* * * * *"}
     await api.call("PUT", "/api/triggers/each-minute", {"on": cron, "task": {"type": "tick"}})
     async with asyncio.timeout(90):

@@ -1,4 +1,4 @@
-"""Old work under a flood of urgent work: how many get out, and whether each does in the minute that its age says."""
+"""Starvation: how much old work is claimed under a flood of urgent work, and whether each task at its predicted age."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ URGENT, BACKGROUND = 5, 90
 
 @measurement
 async def starvation(bench: Bench) -> None:
-    """Hours in a moved clock. A task that gets out at another minute than its formula says fails the measurement."""
+    """Simulate hours with a moved clock. Fail if a task is claimed in another minute than the formula predicts."""
     minutes, rate = bench.size(600, 12), bench.size(1, 10)
     clock = MovedClock()
     async with bench.place.url() as url, await Queue.open(url, clock=clock) as queue:
@@ -24,6 +24,6 @@ async def starvation(bench: Bench) -> None:
     old = {each.came: each.went for each in handed if not each.urgent}
     due = {came: gets_out_at(came, BACKGROUND - URGENT, rate) for came in range(minutes)}
     if old != {came: went for came, went in due.items() if went < minutes}:
-        raise AssertionError(f"old tasks left at {old}, and not when their age says")
+        raise AssertionError(f"old tasks were claimed at {old}, not when the formula says")
     bench.figure(f"old tasks out of {10 * minutes:,} in {minutes} minutes of flood", [len(old)], "tasks")
     bench.figure("the same, handed out and completed", [len(handed) / seconds], "tasks/s")

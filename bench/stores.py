@@ -1,4 +1,4 @@
-"""Where a benchmark runs: a SQLite file or a PostgreSQL server of its own, as durable as an installed one."""
+"""The stores of a benchmark: a SQLite file or its own PostgreSQL server, both with full durability."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ class Place(Protocol):
 
     @asynccontextmanager
     def url(self) -> AsyncIterator[str]:
-        """A fresh, empty queue; deleted afterwards."""
+        """Yield the URL of a new, empty queue; delete it afterwards."""
 
     async def sql(self, url: str, *statements: str) -> list[tuple[Any, ...]]:
-        """Past the queue: load, settle and count; the rows of the last statement."""
+        """Execute statements directly on the database and return the rows of the last one."""
 
     async def settle(self, url: str) -> None:
         """Bring the files into the state they have after a while at rest."""
 
     def server_cpu(self) -> float:
-        """Seconds of processor time that the server has used."""
+        """Return the CPU seconds that the server has used."""
 
     def about(self) -> dict[str, str]:
-        """Versions and durability."""
+        """Return versions and durability."""
 
     def close(self) -> None: ...
 
 
 class SqlitePlace:
-    """A file in the folder for temporary files (`TMPDIR`), synchronous=FULL as the store sets it."""
+    """A file in the folder for temporary files (`TMPDIR`), with synchronous=FULL as the store sets it."""
 
     name = "sqlite"
 
@@ -86,7 +86,7 @@ def _sqlite(url: str, statements: tuple[str, ...]) -> list[tuple[Any, ...]]:
 
 
 class PostgresPlace:
-    """A server of our own with fsync and synchronous_commit on; a database for each queue."""
+    """Our own server with fsync and synchronous_commit on; a database for each queue."""
 
     name = "postgres"
 
@@ -131,7 +131,7 @@ class PostgresPlace:
 
 
 def machine() -> dict[str, str]:
-    """What the figures depend on besides the code."""
+    """Return what the figures depend on besides the code."""
     names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     memory = next((line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), "0")
     return {
@@ -154,7 +154,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _nanoseconds_per_turn(round_robin: int = 1_000_000) -> float:
-    """How fast this processor is just now: figures of two runs are comparable as far as these are."""
+    """Measure the current speed of the processor: figures of two runs are as comparable as these are."""
     total, began = 0, time.process_time_ns()
     for number in range(round_robin):
         total += number * number
@@ -162,7 +162,7 @@ def _nanoseconds_per_turn(round_robin: int = 1_000_000) -> float:
 
 
 def _syncs_per_second(count: int = 200) -> float:
-    """What the disk allows: every answer of the queue waits for one of these."""
+    """Measure the disk's syncs: every write of the queue waits for one of these."""
     with tempfile.NamedTemporaryFile() as file:
         began = time.perf_counter()
         for _ in range(count):

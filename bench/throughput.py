@@ -1,4 +1,4 @@
-"""How much goes through: submit, claim and complete, and a backlog drained by worker processes."""
+"""Throughput: submit, claim and complete, and a backlog drained by worker processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.report import Bench, measurement, requirement
 from shiftwork import Completion, Queue
 
 AT_ONCE = 1000
-"""Two claims of 500, the most that a worker asks for: one is worked on while the other is claimed or submitted."""
+"""Two claims of 500, the most that a worker asks for: one is in progress while the other is claimed or completed."""
 
 NOOP: dict[str, Any] = {"type": "noop", "payload": {"n": 1}}
 
@@ -24,7 +24,7 @@ async def load(queue: Queue, count: int, task: dict[str, Any] | None = None) -> 
 
 @measurement
 async def submit(bench: Bench) -> None:
-    """Tasks brought in per second: one at a time, by many callers at once, and in bulk."""
+    """Measure submitted tasks per second: one at a time, by many concurrent callers, and in bulk."""
     alone, together, bulk, two = [], [], [], []
     for _ in range(bench.repetitions):
         async with bench.place.url() as url, await Queue.open(url) as queue:
@@ -63,7 +63,7 @@ async def _by_many(queue: Queue, count: int, callers: int = 200) -> float:
 
 @measurement
 async def batches(bench: Bench) -> None:
-    """Claim and complete in this process: 500 are claimed while the 500 before are submitted."""
+    """Measure claim and complete in this process: claim 500 while the previous 500 are completed."""
     rates, ours, theirs = [], [], []
     count = bench.size(20_000, 2_000)
     for _ in range(bench.repetitions):
@@ -98,7 +98,7 @@ async def drain_in_process(queue: Queue, batch: int = 500) -> int:
 @measurement
 @requirement("C-108")
 async def drain(bench: Bench) -> None:
-    """A backlog of no-op tasks worked off by processes of the worker, from the first claim to the last result."""
+    """Measure how fast worker processes drain a backlog of no-op tasks, from the first claim to the last result."""
     count = bench.size(20_000, 2_000)
     slowest = 0.0
     for processes in (1, 2):
@@ -118,7 +118,7 @@ async def drain(bench: Bench) -> None:
 
 
 async def drained(bench: Bench, count: int, processes: int) -> tuple[float, float, float]:
-    """Tasks a second, and the processor time of workers and server for each, in microseconds."""
+    """Return tasks a second, and the CPU microseconds per task of the workers and of the server."""
     place = bench.place
     async with place.url() as url, await Queue.open(url) as queue:
         await load(queue, count)

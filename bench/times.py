@@ -1,4 +1,4 @@
-"""How long calls took, and what of that the machine is to blame for."""
+"""Latencies of calls, with and without the calls during which the machine stalled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Times:
-    """Milliseconds that calls took. All count; how it is without those that the machine held up is told beside."""
+    """Latencies in milliseconds. All of them count; the percentile without stalls is shown as a note."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float]] = []
@@ -29,12 +29,12 @@ class Times:
             self._spans.append((began, time.perf_counter()))
 
     def add(self, milliseconds: float, ended: float | None = None) -> None:
-        """What took this long until now, or until then."""
+        """Add a call that took this long and ended now, or at the given time."""
         ended = time.perf_counter() if ended is None else ended
         self._spans.append((ended - milliseconds / 1000, ended))
 
     def at(self, share: float) -> float:
-        """The time that this share of the calls took at most."""
+        """Return this percentile in milliseconds."""
         return _percentile(self._spans, share)
 
     def show(self, bench: Bench, what: str) -> None:
@@ -43,7 +43,7 @@ class Times:
             bench.figure(f"{what}, p{share * 100:.0f}", [self.at(share)], "ms", note)
 
     def _without_stalls(self, share: float) -> str:
-        """No limit is checked against it: a slow call meets a stall more often than a quick one."""
+        """Return the percentile without stalls. No limit uses it: slow calls meet stalls more often than quick ones."""
         free = witness.undisturbed(self._spans)
         if not free or len(free) == len(self):
             return ""

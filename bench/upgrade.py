@@ -1,7 +1,7 @@
-"""`python -m bench.upgrade`: migrate a large queue on PostgreSQL while others write, and time each migration.
+"""`python -m bench.upgrade`: migrate a large queue on PostgreSQL under writes, and time each migration.
 
-The queue gets the schema of an older version and is filled. A writer changes a task and adds an event, again and again;
-its longest transaction is the longest that a lock of the migration kept it waiting.
+Creates the schema of an older version and fills it. A writer keeps changing a task and adding events; its longest
+transaction shows the longest time that a migration held a lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import asyncpg
 
 from bench.stores import SERVER
 from shiftwork.store import migrate
-from shiftwork.store.opening import open_store
+from shiftwork.store.open_store import open_store
 from tests.services import Postgres
 
 FILL = (
@@ -46,12 +46,12 @@ WRITE = (
 
 
 class Writer:
-    """Short transactions, one after the other."""
+    """Runs short transactions, one after the other."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self.took: list[tuple[float, float]] = []
-        """When each ended, and how long it took."""
+        """The end and the duration of each."""
 
     async def write(self) -> None:
         connection = await asyncpg.connect(self._dsn)
@@ -64,12 +64,12 @@ class Writer:
             await asyncio.sleep(0.002)
 
     def longest(self, since: float, until: float) -> float:
-        """Of those that ended or were under way in this time."""
+        """Return the longest transaction that ended or was under way in this time."""
         return max((took for end, took in self.took if end >= since and end - took <= until), default=0.0)
 
 
 class Times(logging.Handler):
-    """When each migration ended, as the store logs it."""
+    """Records when each migration ended, from the store's log."""
 
     def __init__(self) -> None:
         super().__init__()

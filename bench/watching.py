@@ -1,4 +1,4 @@
-"""Events told live: how soon one subscriber knows, and 500 of them while 10,000 events flow."""
+"""Live events: the latency to one subscriber, and the rate to 500 of them over 10,000 events."""
 
 from __future__ import annotations
 

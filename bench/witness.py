@@ -1,7 +1,7 @@
-"""Sees when the machine itself stands still: its host gives the processors to others, and nothing here runs.
+"""Detects stalls of the machine itself, when its host gives the processors to other guests.
 
-One small process on each core sleeps two milliseconds at a time, with a priority above all that is measured, so that
-our own work cannot hold it up. When it wakes late nonetheless, the machine stood still meanwhile.
+One small process per core sleeps two milliseconds at a time. Its priority is above everything measured, so our own
+load cannot delay it. If it still wakes late, the machine stalled.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 
 SLEEP_SEC = 0.002
 STALL_SEC = 0.001
-"""A sleep of this priority ends a tenth of a millisecond late; from here on something else held it up."""
+"""At this priority a sleep normally ends a tenth of a millisecond late; a longer delay is a stall."""
 
 _files: list[Path] = []
 
 
 @contextmanager
 def watching() -> Iterator[bool]:
-    """Whether someone watches; not where the system has no such priorities or does not allow them."""
+    """Watch every core. Yields False if the system has no real-time priorities or does not permit them."""
     with tempfile.TemporaryDirectory(prefix="shiftwork-witness-") as folder:
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         _files[:] = [Path(folder) / str(core) for core in cores]
@@ -54,7 +54,7 @@ def _is_up(process: subprocess.Popen[bytes], file: Path) -> bool:
 
 
 def stalls() -> list[tuple[float, float]]:
-    """From when to when some core stood still, on the clock of `time.perf_counter`, in order."""
+    """Return the begin and end of each stall of a core, by `time.perf_counter`, in order."""
     found = []
     for file in _files:
         lines = file.read_text(encoding="ascii").splitlines() if file.exists() else []
@@ -63,17 +63,17 @@ def stalls() -> list[tuple[float, float]]:
 
 
 def share(began: float, ended: float) -> float:
-    """How much of this time a core stood still, on average."""
+    """Return the share of this time during which a core was stalled, on average."""
     stood = sum(max(0.0, min(ended, end) - max(began, start)) for start, end in stalls())
     return stood / (ended - began) / max(1, len(_files))
 
 
 def undisturbed(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those of the spans during which the machine never stood still."""
+    """Return the spans during which no core stalled."""
     stood = stalls()
     begins = [began for began, _ in stood]
     ends = sorted(ended for _, ended in stood)
-    # During a free span none was under way: as many have begun before its end as had ended before its beginning.
+    # No stall overlaps a span if as many stalls began before its end as ended before its beginning.
     return [span for span in spans if bisect_left(begins, span[1]) == bisect_left(ends, span[0])]
 
 

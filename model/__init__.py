@@ -1,1 +1,1 @@
-"""The protocol of claims and dependencies as a model that a checker explores whole, and broken variants it rejects."""
+"""Models of claims and dependencies, which a checker explores fully, and broken variants that it must reject."""

@@ -1,4 +1,4 @@
-"""`python -m model`: the models hold, and every broken variant is rejected."""
+"""`python -m model`: check that the models hold and that every broken variant is rejected."""
 
 from __future__ import annotations
 

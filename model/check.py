@@ -1,4 +1,4 @@
-"""Runs spin over a model: every interleaving of its processes, until an assertion fails or all states are seen."""
+"""Runs spin on a model: explores every interleaving, until an assertion fails or all states have been visited."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FOLDER = Path(__file__).resolve().parent
 MODELS = sorted(file.stem for file in FOLDER.glob("*.pml"))
 SPIN = Wanted(component="spin", variable="SHIFTWORK_TEST_SPIN", names=("spin",), debian="spin", says_version="-V")
 MAX_DEPTH = 1_000_000
-"""Steps of one path; a deeper one is an error and not a quiet end of the search."""
+"""The longest path in steps. A longer one is an error, so the search never ends early unnoticed."""
 
 _VARIANT = re.compile(r"^ \*   -D(\w+) +(.+)$", re.MULTILINE)
 
 
 class Verdict(NamedTuple):
-    """What the checker found."""
+    """The result of the checker."""
 
     states: int
     error: str | None
@@ -28,12 +28,12 @@ class Verdict(NamedTuple):
 
 
 def variants(model: str) -> dict[str, str]:
-    """The deliberate mistakes that a model declares in its head, and what each means."""
+    """Return the deliberate mistakes that the model's header declares, with their meanings."""
     return dict(_VARIANT.findall((FOLDER / f"{model}.pml").read_text(encoding="utf-8")))
 
 
 def check(model: str, folder: Path, variant: str | None = None) -> Verdict:
-    """Explore a model, or a broken variant of it, in a folder of its own."""
+    """Explore a model, or a broken variant of it, in an empty folder."""
     spin = find(SPIN)
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -43,7 +43,7 @@ def check(model: str, folder: Path, variant: str | None = None) -> Verdict:
     _run([compiler, "-O2", "-w", "-DSAFETY", "-o", "pan", "pan.c"], folder)
     found = _run(["./pan", f"-m{MAX_DEPTH}"], folder)
     if (states := re.search(r"(\d+) states, stored", found)) is None or "max search depth too small" in found:
-        raise ServiceError(f"spin did not search the whole of {model}: {found[:500]}")
+        raise ServiceError(f"spin did not search all of {model}: {found[:500]}")
     failed = re.search(r"^pan:\d+: (.+) \(at depth \d+\)", found, re.MULTILINE)
     return Verdict(int(states[1]), failed[1] if failed else None)
 

@@ -1,15 +1,15 @@
-/* One task from claim to end, with every interleaving of two workers, the maintenance job that reclaims, the one that
- * promotes retries, and a person who cancels. A step between two statements is a place where anything else may happen.
+/* One task from claim to end, with every interleaving of two workers, the maintenance jobs that reclaim leases and
+ * promote retries, and a person who cancels. Between two statements, any other process may take a step.
  *
  * Each `atomic` block is one statement or one transaction of the product:
  *   claim      engine/claim.py            select ... for update skip locked, then the fence grows
  *   heartbeat  engine/leases.py           under the fence
  *   complete   engine/sql/finish.sql      `complete_tasks`: where id, fence and status fit
- *   reclaim    maintenance/reclaim.py     finds expired leases, then locks the row and looks again
+ *   reclaim    maintenance/reclaim.py     finds expired leases, then locks the row and checks again
  *   promote    maintenance/jobs.py        `promote`: the next attempt of a retry is due
  *   cancel     engine/change.py           under the lock of the row
  *
- * Broken on purpose, to be rejected by the checker:
+ * Deliberately broken variants, which the checker must reject:
  *   -DNO_FENCE      a completion checks the state of the task, not the fence
  *   -DBY_ID         a completion checks nothing but the id
  *   -DNO_RECHECK    reclaim trusts what it read before it had the lock
@@ -59,7 +59,7 @@ proctype worker(byte me) {
          status = RUNNING;
          fence++;
          executions++;
-         assert(executions <= MAX_ATTEMPTS); /* a task that kills its workers is run as often as it may be, not more */
+         assert(executions <= MAX_ATTEMPTS); /* a task that kills its workers runs at most MAX_ATTEMPTS times */
          assert(live_holder == 0); /* at most one live claim */
          live_holder = me;
          token = fence;
@@ -75,11 +75,11 @@ proctype worker(byte me) {
      :: true ->
         finish(me, token);
         if
-        :: true -> finish(me, token) /* the answer was lost: sent again */
+        :: true -> finish(me, token) /* the answer was lost: send it again */
         :: true -> skip
         fi;
         break
-     :: true -> break /* killed: it never speaks again under this token */
+     :: true -> break /* killed: it never reports again under this token */
      od
   :: ENDED -> break
   od
@@ -98,7 +98,7 @@ active proctype reclaim() {
   byte seen;
   do
   :: atomic { status == RUNNING && expired -> seen = fence };
-     /* the row is not locked yet: its worker may beat, complete or be replaced here */
+     /* the row is not locked yet: here its worker may send a heartbeat, complete or be replaced */
      atomic {
        if
 #if defined(NO_RECHECK)
@@ -148,7 +148,7 @@ init {
   }
 }
 
-/* Nothing follows an accepted result. */
+/* No state follows an accepted result. */
 active proctype observer() {
 end:
   atomic { accepted == 1 && status != COMPLETED -> assert(false) }

@@ -1,11 +1,11 @@
-/* Tasks that wait for others, with every interleaving of ends and submits. PostgreSQL's READ COMMITTED: a statement sees
- * what was committed before it began, and a locked row as its last owner left it.
+/* Tasks that wait for others, with every interleaving of ends and submits. Assumes READ COMMITTED of PostgreSQL: a
+ * statement sees what was committed before it began, and a row it locks as the last transaction left it.
  *
  *   finish  engine/dependents.py: lock the parent; flip its unsatisfied edges; lock the children in order of their ids;
- *           subtract what was flipped. Parent 0 is run again and ends a second time.
+ *           subtract the flipped edges. Parent 0 is run again and ends a second time.
  *   submit  engine/dependencies.py: lock the parents `for share` in order of their ids, read their states, insert edges.
  *
- * Broken on purpose, to be rejected by the checker:
+ * Deliberately broken variants, which the checker must reject:
  *   -DNOT_EXISTS     a child is free when the statement sees no open parent (no lock of the child, no counter)
  *   -DCOUNTER_ONLY   each end subtracts one; the edge does not remember that it was satisfied
  *   -DNO_SHARE_LOCK  a submit reads the states of parents that may be ending
@@ -38,7 +38,7 @@ inline end_parent(p) {
   bool flips[CHILDREN];
   bool free[CHILDREN];
   atomic { parent_lock[p] == 0 && readers[p] == 0 -> parent_lock[p] = _pid };
-  /* a new statement, with a snapshot of its own */
+  /* a new statement with a new snapshot */
   atomic {
     c = 0;
     do
@@ -97,7 +97,7 @@ inline end_parent(p) {
 proctype finish(byte p) {
   end_parent(p);
   if
-  :: p == 0 -> end_parent(p) /* it was run again, and has ended once more */
+  :: p == 0 -> end_parent(p) /* it was run again and ends a second time */
   :: else -> skip
   fi
 }
@@ -148,7 +148,7 @@ init {
     run finish(2);
     run submit(1)
   };
-  _nr_pr == 1 -> /* all have ended, and none is locked out for ever */
+  _nr_pr == 1 -> /* all have ended, and none is blocked forever */
   assert(ready[0]);
   assert(ready[1]);
   assert(child_lock[0] == 0 && child_lock[1] == 0)

@@ -1,1 +1,1 @@
-"""A day in the life of a fleet, in minutes: moved clock, providers that refuse, budgets, agents that die."""
+"""Simulates a day or a week of a fleet in minutes: moved clock, rate-limited providers, budgets, agents that die."""

@@ -1,4 +1,4 @@
-"""`python -m simulate`: live through a day or a week twice, and say what sharing was worth; exit 1 where it was not."""
+"""`python -m simulate`: simulate a day or a week twice, and report the benefit of sharing; exit 1 if there is none."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ async def simulate(size: Size) -> dict[str, Any]:
 
 async def simulate_week(size: week.Size) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="shiftwork-simulate-") as folder:
-        brain = await week.one_week(Path(folder), size, brain=True)
-        alone = await week.one_week(Path(folder), size, brain=False)
-    return week_report.figures(brain, alone)
+        managed = await week.one_week(Path(folder), size, managed=True)
+        alone = await week.one_week(Path(folder), size, managed=False)
+    return week_report.figures(managed, alone)
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Agents as the queue knows them: they claim, pay for calls, keep each as a step, and sometimes die."""
+"""Simulated agents: they claim, pay for calls, store each call as a step, and sometimes die."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from simulate.plan import CALL_USD
 from simulate.provider import Provider
 
 THINK_SEC = (4.0, 16.0)
-"""What an agent does between two calls."""
+"""The pause between two calls."""
 MAX_BACKOFF_SEC = 60.0
 DEATHS = 0.01
-"""Of this many claims the agent is never heard of again, until someone starts it anew."""
+"""The share of claims after which the agent dies silently and is restarted later."""
 RESTART_SEC = 600.0
 
 
 class Agent:
-    """One agent, a step at a time: each answers when to call it again; None for when there is work."""
+    """One agent. Each step returns when to call it again, or None to call it when there is work."""
 
     def __init__(self, queue: Queue, name: str, provider: Provider, chance: random.Random, *, shares: bool) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class Agent:
         self._queue = queue
         self._chance = chance
         self._shares = shares
-        """Whether it tells the queue of a refusal and heeds what others met; else it waits and tries by itself."""
+        """Whether it reports refusals to the queue and obeys cooldowns; otherwise it backs off by itself."""
         self._held: Any = None
         self._calls_left = 0
         self._refusals = 0
@@ -50,7 +50,7 @@ class Agent:
         if self._held is None:
             return await self._take_work(now)
         try:
-            return await self._go_on(now)
+            return await self._continue(now)
         except LeaseLost:
             self._held = None
             return now
@@ -70,8 +70,8 @@ class Agent:
     def _pause(self) -> float:
         return self._chance.uniform(*THINK_SEC)
 
-    async def _go_on(self, now: float) -> float:
-        """The next call, if the fleet may call now, or the result."""
+    async def _continue(self, now: float) -> float:
+        """Make the next call unless a cooldown forbids it, or report the result."""
         answer = await self._queue.heartbeat(self._held.token)
         if answer.action != "continue":
             self._held = None
@@ -80,8 +80,8 @@ class Agent:
             await self._queue.complete(self._held.token)
             self._held = None
             return now
-        if (rests_until := await self._rests_until(now)) > now:
-            return rests_until
+        if (cooldown_ends := await self._cooldown_ends(now)) > now:
+            return cooldown_ends
         wait = self.provider.call(now)
         if wait is not None:
             return await self._refused(now, wait)
@@ -90,8 +90,8 @@ class Agent:
         await self._queue.steps.complete(self._held.token, name, "said", usage=spent)
         return now + self._pause()
 
-    async def _rests_until(self, now: float) -> float:
-        """What others have met at the same provider holds for calls under way, too."""
+    async def _cooldown_ends(self, now: float) -> float:
+        """Return the end of a cooldown of the provider, which also applies to tasks already claimed."""
         if not self._shares:
             return now
         key = f"provider:{self.provider.name}"

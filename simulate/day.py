@@ -1,4 +1,4 @@
-"""One simulated day: events in the order of their time, each done to its end before the clock moves on."""
+"""One simulated day: events in order of their time, each finished before the clock moves on."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from simulate.plan import CALL_USD, HOUR, Arrival, plan
 from simulate.provider import Provider
 
 MIDNIGHT = 1_765_843_200.0
-HOUSEKEEPING_SEC = 20.0
+MAINTENANCE_SEC = 20.0
 QUIET_SEC = 300.0
-"""The same while no one works."""
+"""The interval of maintenance while almost all agents are idle."""
 PER_MINUTE = 30
 EVENING = 20 * HOUR
 PATIENCE_DAYS = 3
-"""What is not done by then will never be."""
+"""Work that is not done by then never will be."""
 
 Action = Callable[[], Awaitable[None]]
 
 
 class Size(NamedTuple):
-    """How big a day."""
+    """The size of a day."""
 
     tasks: int = 1500
     agents: int = 40
@@ -40,7 +40,7 @@ class Size(NamedTuple):
 
 
 class Day:
-    """The world: a queue, its fleet, what arrives, and everything that happens at its time."""
+    """The simulated world: a queue, its fleet, the arrivals, and a schedule of events."""
 
     def __init__(self, queue: Queue, clock: MovedClock, size: Size, *, shares: bool) -> None:
         self._queue = queue
@@ -67,7 +67,7 @@ class Day:
         return sum(agent.deaths for agent in self._agents)
 
     async def live(self) -> None:
-        """From midnight until everything is done."""
+        """Run from midnight until everything is done."""
         await self._open_for_business()
         while self._events and not await self._is_over():
             at, _, action = heapq.heappop(self._events)
@@ -85,14 +85,14 @@ class Day:
             self._idle[agent.name] = agent
         for arrival in self._arrivals:
             self._at(MIDNIGHT + arrival.at, lambda arrival=arrival: self._arrive(arrival))  # type: ignore[misc]  # mypy cannot type the default
-        self._at(MIDNIGHT, self._keep_house)
+        self._at(MIDNIGHT, self._maintain)
         self._at(MIDNIGHT + EVENING * self._size.hours / 24, self._raise_ceilings)
 
     def _at(self, when: float, action: Action) -> None:
         heapq.heappush(self._events, (when, next(self._numbers), action))
 
     async def _is_over(self) -> bool:
-        """Nothing is left to come, to run or to wait for; looked at once in a while."""
+        """Return whether nothing is left to arrive, to run or to wait for."""
         if self._to_come or len(self._idle) < len(self._agents):
             return False
         if self._clock() > MIDNIGHT + PATIENCE_DAYS * 24 * HOUR:
@@ -106,25 +106,25 @@ class Day:
         self.ledger.submitted(made, arrival)
         self._wake()
 
-    async def _keep_house(self) -> None:
+    async def _maintain(self) -> None:
         await run_once(self._queue.engine)
         self._wake()
-        nobody_works = len(self._idle) + len(self.providers) >= len(self._agents)
-        self._at(self._clock() + (QUIET_SEC if nobody_works else HOUSEKEEPING_SEC), self._keep_house)
+        is_quiet = len(self._idle) + len(self.providers) >= len(self._agents)
+        self._at(self._clock() + (QUIET_SEC if is_quiet else MAINTENANCE_SEC), self._maintain)
 
     async def _raise_ceilings(self) -> None:
-        """From the evening on an operator looks every hour what is held back, and pays for it."""
-        await self.ledger.look()
+        """From the evening on, raise the ceilings that hold back work every hour, as an operator would."""
+        await self.ledger.check()
         for budget in await self._queue.budgets.list("dag", limit=1000):
             if budget.holds_back and budget.ceiling_usd is not None:
                 await self._queue.budgets.set("dag", budget.id, ceiling_usd=4 * budget.ceiling_usd)
                 self.ledger.raised += 1
         await self._queue.budgets.set("day", ceiling_usd=1000.0)
         self._wake()
-        self._at(self._clock() + HOUR, self._raise_ceilings)  # an agent that died took money along
+        self._at(self._clock() + HOUR, self._raise_ceilings)  # agents that died have spent money
 
     def _wake(self) -> None:
-        """One idle agent of each provider looks for work; anyone who finds some wakes the next."""
+        """Let one idle agent of each provider look for work; an agent that finds some wakes the next."""
         for provider in self.providers:
             agent = next((agent for agent in self._idle.values() if agent.provider is provider), None)
             if agent is not None:
@@ -137,14 +137,14 @@ class Day:
         if again is None:
             self._idle[agent.name] = agent
             return
-        await self.ledger.look()
+        await self.ledger.check()
         if was_idle:
             self._wake()
         self._at(again, lambda: self._step(agent))
 
 
 async def one_day(folder: Path, size: Size, *, shares: bool, store: str | None = None) -> Day:
-    """Live through a day on a fresh queue, with agents that share what they learn or do not."""
+    """Simulate a day on a new queue, with agents that share their refusals or do not."""
     clock = MovedClock(MIDNIGHT)
     url = store or f"sqlite:///{folder}/{'shared' if shares else 'alone'}.db"
     async with Queue.open(url, clock=clock, seed=size.seed) as queue:

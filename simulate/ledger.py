@@ -1,4 +1,4 @@
-"""Watches the day: money at every instant, every task to its end, and who waited how long."""
+"""Audits the day: the money at every event, the end of every task, and how long each waited."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from simulate.plan import Arrival
 
 
 class Ledger:
-    """What an auditor would write down."""
+    """Records budgets, tasks and waits."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._tasks: dict[str, float] = {}
-        self.looks = 0
+        self.checks = 0
         self.exceeded: list[str] = []
         self.tightest: dict[str, float] = {}
-        """Of each kind of budget, the least that was ever left."""
+        """The smallest remainder of each kind of budget."""
         self.raised = 0
         self.counts: dict[str, int] = {}
         self.waits: dict[float, list[float]] = defaultdict(list)
-        """Seconds from being able to run to the first claim, by priority."""
+        """Seconds from ready to the first claim, by priority."""
         self.spent_usd = 0.0
         self.leaked_usd = 0.0
         self.took_sec = 0.0
@@ -32,9 +32,9 @@ class Ledger:
         for task, fields in zip(made, arrival.tasks, strict=True):
             self._tasks[task.id] = fields["priority"]
 
-    async def look(self) -> None:
-        """No budget may be exceeded at any instant by what is spent and granted together."""
-        self.looks += 1
+    async def check(self) -> None:
+        """Check that spent and granted money together exceed no budget."""
+        self.checks += 1
         for budget in await self._queue.budgets.list(limit=1000):
             if budget.ceiling_usd is None:
                 continue
@@ -44,7 +44,7 @@ class Ledger:
                 self.exceeded.append(f"{budget.kind} {budget.id}: {-left:.6f} USD too much")
 
     async def close(self, took_sec: float) -> None:
-        """At the end: where every task is, what it waited for, and whether money is still granted to no one."""
+        """Record the final state and wait of every task, and grants that were never released."""
         self.took_sec = took_sec
         self.counts = dict((await self._queue.status()).counts)
         for task_id, priority in self._tasks.items():

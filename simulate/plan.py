@@ -1,4 +1,4 @@
-"""What a day brings: when work arrives, of which kind, how much of it, and what it may cost."""
+"""The plan of a day: when work arrives, its kind, its amount, and its cost limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 HOUR = 3600.0
 RUSHES = ((9 * HOUR, 0.3), (14 * HOUR, 0.3))
-"""When people send much at once, and which part of the day's work that is."""
+"""The hours of bursts, and their share of the day's work."""
 RUSH_SEC = 900.0
 TYPES = ("code", "review", "research", "test", "docs")
 PRIORITIES = (5, 20, 50, 50, 50, 70, 90)
@@ -26,7 +26,7 @@ class Arrival(NamedTuple):
 
 
 def plan(chance: random.Random, tasks: int, hours: float) -> list[Arrival]:
-    """The arrivals of a day in their order; most tasks come alone, some as a chain with a ceiling of its own."""
+    """Return the arrivals of a day in order; most tasks come alone, some as a chain with its own cost ceiling."""
     arrivals: list[Arrival] = []
     left = tasks
     while left > 0:

@@ -1,4 +1,4 @@
-"""Where agents buy their calls: this many a minute, and a refusal with `Retry-After` beyond that."""
+"""A provider of calls: allows a number of calls a minute and refuses more, with `Retry-After`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ WINDOW_SEC = 60.0
 
 
 class Provider:
-    """One account at a provider, limited as real ones are: by calls in a minute of its own clock."""
+    """One account at a provider, limited like real ones: by calls per minute of its own clock."""
 
     def __init__(self, name: str, per_minute: int) -> None:
         self.name = name
@@ -17,7 +17,7 @@ class Provider:
         self._used = 0
 
     def call(self, now: float) -> float | None:
-        """None where the call is served, else the seconds after which to come back."""
+        """Return None if the call is served, otherwise the seconds after which to retry."""
         window = int(now // WINDOW_SEC)
         if window != self._window:
             self._window, self._used = window, 0

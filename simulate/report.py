@@ -1,4 +1,4 @@
-"""The report of a day lived twice: by agents that share what they learn, and by agents that do not."""
+"""The report of a day simulated twice: with agents that share their refusals, and with agents that do not."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from simulate.day import Day
 
 FEWER = 10
-"""Times that refusals must fall by sharing."""
+"""The factor by which sharing must reduce refusals."""
 
 
 def figures(shared: Day, alone: Day) -> dict[str, Any]:
-    """Everything the report says, for machines."""
+    """Return the figures of the report."""
     return {
         "refused_shared": _refused(shared),
         "refused_alone": _refused(alone),
         "served_shared": sum(provider.served for provider in shared.providers),
         "served_alone": sum(provider.served for provider in alone.providers),
-        "looks": shared.ledger.looks,
+        "checks": shared.ledger.checks,
         "exceeded": shared.ledger.exceeded + alone.ledger.exceeded,
         "tightest_usd": shared.ledger.tightest,
         "ceilings_raised": shared.ledger.raised,
@@ -41,10 +41,10 @@ def _wait(waits: list[float]) -> dict[str, float]:
 
 
 def wrong(found: dict[str, Any]) -> list[str]:
-    """What must not be so; empty on a good day."""
+    """Return the problems found; none on a good day."""
     problems = list(found["exceeded"][:5])
     if found["refused_alone"] < FEWER * max(1, found["refused_shared"]):
-        problems.append(f"refused calls fell from {found['refused_alone']} to {found['refused_shared']} only")
+        problems.append(f"refused calls fell only from {found['refused_alone']} to {found['refused_shared']}")
     if found["still_granted_usd"]:
         problems.append(f"{found['still_granted_usd']} USD are granted to work that has ended")
     unfinished = {status: count for status, count in found["counts"].items() if status != "completed" and count}
@@ -54,7 +54,7 @@ def wrong(found: dict[str, Any]) -> list[str]:
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The same for people."""
+    """Yield the report as text."""
     total = sum(found["counts"].values())
     yield f"{total} tasks, {found['served_shared']} calls, {found['deaths']} deaths of agents, {found['hours']:g} hours"
     yield ""
@@ -63,7 +63,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     ratio = found["refused_alone"] / max(1, found["refused_shared"])
     yield f"  the fleet shares its cooldowns {found['refused_shared']:>8,}   {ratio:.0f} times fewer"
     yield ""
-    yield f"money: {found['spent_usd']:.2f} USD spent, looked at {found['looks']:,} times"
+    yield f"money: {found['spent_usd']:.2f} USD spent, checked {found['checks']:,} times"
     yield f"  budgets exceeded               {len(found['exceeded']):>8}"
     for kind, left in sorted(found["tightest_usd"].items()):
         yield f"  least that was left ({kind:<5})    {left:>8.4f} USD"

@@ -1,4 +1,4 @@
-"""A subscription: so many tokens in five hours and in a week, and a refusal beyond that."""
+"""A subscription: allows a number of tokens per five hours and per week, and refuses more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ FIVE_HOURS = 5 * 3600.0
 
 
 class Window:
-    """One limit: it begins with the first call after its reset."""
+    """One window of a limit. It begins with the first call after its reset."""
 
     def __init__(self, name: str, length: float, capacity: int) -> None:
         self.name = name
@@ -21,7 +21,7 @@ class Window:
 
 
 class Subscription:
-    """One account at a provider, limited as subscriptions are, and told with every answer how far it is used."""
+    """One account at a provider, limited like a subscription. Every answer reports how much of it is used."""
 
     def __init__(self, five_hours: int, week: int, week_sec: float) -> None:
         self._five = Window("5h", FIVE_HOURS, five_hours)
@@ -30,13 +30,13 @@ class Subscription:
         self.refused = 0
         self.used = 0
         self.idle_five = 0
-        """Tokens left of 5-hour windows at their resets, as far as the week would have let them be used."""
+        """Tokens unused at resets of 5-hour windows, as far as the weekly window would have allowed them."""
         self.idle_week = 0
-        """Tokens left of the week at its end."""
+        """Tokens unused at the end of the week."""
         self.resets = 0
 
     def call(self, tokens: int, now: float) -> bool:
-        """Whether the call is served."""
+        """Return whether the call is served."""
         self._reset(now)
         if self.is_used_up(now):
             self.refused += 1
@@ -53,7 +53,7 @@ class Subscription:
         return self._five.left <= 0 or self._week.left <= 0
 
     def headers(self, now: float) -> dict[str, str]:
-        """As Anthropic's: how far each window is used, and when it resets."""
+        """Return headers like Anthropic's: how much of each window is used, and when it resets."""
         self._reset(now)
         found = {}
         for window in (self._five, self._week):
@@ -64,7 +64,7 @@ class Subscription:
         return found | ({"retry-after": f"{max(full) - now:.0f}"} if full else {})
 
     def close(self, now: float) -> None:
-        """The week is over."""
+        """End the week."""
         self.idle_week = max(0, self._week.left)
         self._reset(now)
 

@@ -1,7 +1,7 @@
-"""A simulated week: four accounts with 5-hour and weekly windows, and a thousand tasks, lived twice.
+"""A simulated week: four accounts with 5-hour and weekly windows, and a thousand tasks, simulated twice.
 
-Once the queue knows the accounts: it chooses one for each claim and rests those that are used up. Once each agent has
-an account of its own and backs off by itself.
+In one week the queue chooses an account for each claim and pauses those that are used up. In the other, each agent has
+its own account and backs off by itself.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from simulate.subscription import FIVE_HOURS, Subscription
 MONDAY = 1_765_756_800.0
 HOUR = 3600.0
 CALL_SEC = 360.0
-"""Of one call, with what the agent does after it."""
+"""The time of one call and of the agent's work after it."""
 CALL_TOKENS = 8_000
 MODEL = "gpt-5"
-"""Whose public price the tokens have: agents report no cost."""
+"""Its public price gives the cost of tokens, since agents report none."""
 BACKOFF_SEC = (30.0, 900.0)
-"""The first and the longest pause of an agent that is refused and backs off by itself."""
+"""The first and the longest pause of an agent that backs off by itself."""
 MAINTENANCE_SEC = 300.0
 ENOUGH = 0.93
-"""The part of the work that all accounts together can do in a week: there is always more."""
+"""The share of the work that all accounts together can do in a week, so that there is always more."""
 
 Action = Callable[[], Awaitable[None]]
 
 
 class Size(NamedTuple):
-    """How big a week."""
+    """The size of a week."""
 
     tasks: int = 1000
     accounts: int = 4
@@ -45,14 +45,14 @@ class Size(NamedTuple):
 
 
 class Agent:
-    """One agent, a step at a time: each answers when to call it again; None for when there is work."""
+    """One agent. Each step returns when to call it again, or None to call it when there is work."""
 
     def __init__(self, queue: Queue, name: str, subscriptions: dict[str, Subscription], own: str | None) -> None:
         self.name = name
         self._queue = queue
         self._subscriptions = subscriptions
         self._own = own
-        """The account of an agent that backs off by itself; None for one that the queue gives an account."""
+        """The account of an agent that backs off by itself; None if the queue chooses the account."""
         self._held: Any = None
         self._calls_left = 0
         self._refusals = 0
@@ -85,7 +85,7 @@ class Agent:
         if self._own is None and self._calls_left:
             headers = subscription.headers(now)
             await self._queue.accounts.report(self._held.token, headers=headers)
-            if subscription.is_used_up(now):  # the answer says so: give the task back before the next call is refused
+            if subscription.is_used_up(now):  # release the task before the next call is refused
                 await self._queue.release(self._held.token, "the account is used up")
                 self._held = None
                 return now
@@ -103,9 +103,9 @@ class Agent:
 
 
 class Week:
-    """The world: a queue, its agents, their subscriptions, and everything that happens at its time."""
+    """The simulated world: a queue, its agents, their subscriptions, and a schedule of events."""
 
-    def __init__(self, queue: Queue, clock: MovedClock, size: Size, *, brain: bool) -> None:
+    def __init__(self, queue: Queue, clock: MovedClock, size: Size, *, managed: bool) -> None:
         self._queue = queue
         self._clock = clock
         self._size = size
@@ -115,7 +115,7 @@ class Week:
         self.subscriptions = self._subscriptions()
         names = sorted(self.subscriptions)
         self._agents = [
-            Agent(queue, f"agent-{n}", self.subscriptions, None if brain else names[n % len(names)])
+            Agent(queue, f"agent-{n}", self.subscriptions, None if managed else names[n % len(names)])
             for n in range(size.agents)
         ]
         self._events: list[tuple[float, int, Action]] = []
@@ -125,7 +125,7 @@ class Week:
         self.counts: dict[str, int] = {}
 
     def _subscriptions(self) -> dict[str, Subscription]:
-        """Of different sizes. All 5-hour windows together hold 1.4 times what their week does, as those on sale do."""
+        """Make subscriptions of different sizes. Their 5-hour windows add up to 1.4 weeks, as with real ones."""
         shares = [1.0 + 0.5 * number for number in range(self._size.accounts)]
         windows = self._size.days * 24 * HOUR / FIVE_HOURS
         made = {}
@@ -176,11 +176,11 @@ class Week:
             self._at(again, lambda: self._step(agent))
 
 
-async def one_week(folder: Path, size: Size, *, brain: bool, store: str | None = None) -> Week:
-    """Live through a week on a fresh queue."""
+async def one_week(folder: Path, size: Size, *, managed: bool, store: str | None = None) -> Week:
+    """Simulate a week on a new queue."""
     clock = MovedClock(MONDAY)
-    url = store or f"sqlite:///{folder}/{'week' if brain else 'week-alone'}.db"
+    url = store or f"sqlite:///{folder}/{'week' if managed else 'week-alone'}.db"
     async with Queue.open(url, clock=clock, seed=size.seed) as queue:
-        week = Week(queue, clock, size, brain=brain)
+        week = Week(queue, clock, size, managed=managed)
         await week.live()
         return week

@@ -1,4 +1,4 @@
-"""The report of a week lived twice: with accounts that the queue knows, and by agents that each back off alone."""
+"""The report of a week simulated twice: the queue chooses accounts, or each agent backs off by itself."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from simulate.week import Week
 
 FEWER = 10
-"""Times that refusals must fall."""
+"""The factor by which refusals must fall."""
 USED = 0.95
-"""The part of the windows that must be used, as there is enough work."""
+"""The share of the windows that must be used, since there is enough work."""
 
 
-def figures(brain: Week, alone: Week) -> dict[str, Any]:
-    return {"brain": _figures(brain), "alone": _figures(alone)}
+def figures(managed: Week, alone: Week) -> dict[str, Any]:
+    return {"managed": _figures(managed), "alone": _figures(alone)}
 
 
 def _figures(week: Week) -> dict[str, Any]:
@@ -37,15 +37,15 @@ def _figures(week: Week) -> dict[str, Any]:
 
 
 def wrong(found: dict[str, Any]) -> list[str]:
-    """What must not be so; empty where the queue did well."""
-    brain, alone = found["brain"], found["alone"]
+    """Return the problems found; none if the queue did well."""
+    managed, alone = found["managed"], found["alone"]
     problems = []
-    if alone["refused"] < FEWER * max(1, brain["refused"]):
-        problems.append(f"refused calls fell from {alone['refused']} to {brain['refused']} only")
+    if alone["refused"] < FEWER * max(1, managed["refused"]):
+        problems.append(f"refused calls fell only from {alone['refused']} to {managed['refused']}")
     problems += [
-        f"only {brain[name]:.1%} of the {words} were used"
+        f"only {managed[name]:.1%} of the {words} were used"
         for name, words in (("used_of_five_hours", "5-hour windows"), ("used_of_week", "weekly windows"))
-        if brain[name] < USED
+        if managed[name] < USED
     ]
     return problems
 
@@ -64,9 +64,9 @@ _ROWS = [
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The same for people."""
-    yield f"{found['brain']['tasks']} tasks, a week"
+    """Yield the report as text."""
+    yield f"{found['managed']['tasks']} tasks, a week"
     yield ""
-    yield f"{'':<36} {'agents alone':>14} {'accounts':>14}"
+    yield f"{'':<36} {'agents alone':>14} {'queue':>14}"
     for title, name, form in _ROWS:
-        yield f"{title:<36} {form.format(found['alone'][name]):>14} {form.format(found['brain'][name]):>14}"
+        yield f"{title:<36} {form.format(found['alone'][name]):>14} {form.format(found['managed'][name]):>14}"

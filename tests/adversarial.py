@@ -1,4 +1,4 @@
-"""Every place where text that callers wrote is read or matched, with inputs that would hold a careless reader up."""
+"""Every place that parses or matches callers' text, with inputs that would slow a careless implementation down."""
 
 import ast
 import importlib
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 import shiftwork
-from shiftwork.cli import values
+from shiftwork.cli import params
 from shiftwork.compat import loki_breaker_file
 from shiftwork.engine import fingerprint
 from shiftwork.model import check, events, globs, graph, ids, keys, references
@@ -21,7 +21,7 @@ from shiftwork.notifications.model import SinkFilter
 from shiftwork.notifications.webhooks import _retry_after
 from shiftwork.providers import provider_limits, reset_times
 from shiftwork.search import policy as search
-from shiftwork.server import event_stream, packing
+from shiftwork.server import compression, event_stream
 from shiftwork.settings import resolve
 from shiftwork.settings.model import Bounds, Guard
 from shiftwork.task_types import policy as type_policy
@@ -47,7 +47,7 @@ PUMPS = (
 
 
 class Reader(NamedTuple):
-    """One function that is given what callers wrote, and inputs of any size for it."""
+    """One function that reads callers' text, and inputs of any size for it."""
 
     call: Callable[[Any], object]
     makers: tuple[Callable[[int], Any], ...]
@@ -56,20 +56,20 @@ class Reader(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """A regular expression: the beginnings after which it continues, and how much text it is given at most."""
+    """A regular expression: prefixes after which it keeps matching, and the most text it gets."""
 
     prefixes: tuple[str, ...] = ()
     largest: int = 32_000
 
 
 class NoCaller(NamedTuple):
-    """Something that no text of a caller reaches."""
+    """A place that no caller's text reaches."""
 
     because: str
 
 
 def pumped(*prefixes: str, suffix: str = "!") -> tuple[Callable[[int], str], ...]:
-    """Texts that begin with one of these and go on with the same characters."""
+    """Return texts that begin with one of these and repeat the same characters."""
     return tuple(
         lambda n, prefix=prefix, pump=pump: (prefix + pump * n)[: max(n, len(prefix))] + suffix
         for prefix in ("", *prefixes)
@@ -78,7 +78,7 @@ def pumped(*prefixes: str, suffix: str = "!") -> tuple[Callable[[int], str], ...
 
 
 def _refused(call: Callable[[Any], object]) -> Callable[[Any], object]:
-    """To refuse is an answer, too."""
+    """A refusal is a valid outcome, too."""
 
     def answered(value: Any) -> object:
         try:
@@ -330,14 +330,14 @@ READERS_OF_CALLERS: dict[str, Reader] = {
         ),
     ),
     "dependencies": Reader(graph.find_cycle, (_graph, lambda n: {str(i): [str(i + 1)] for i in range(n // 8)})),
-    "Accept-Encoding": Reader(packing.takes_gzip, pumped("gzip;", "gzip;q=0", "gzip;q")),
+    "Accept-Encoding": Reader(compression.takes_gzip, pumped("gzip;", "gzip;q=0", "gzip;q")),
     "Last-Event-ID": Reader(event_stream.cursor_in, pumped("1-", "1")),
     "Retry-After of webhooks": Reader(lambda text: _retry_after(text, _NOW), pumped("Mon, ", "1 Jan ", "(")),
     "times of views": Reader(view.time_in, (*pumped("2026-01-01T00:00:00", "2026-"), lambda n: 10 ** min(n, 4_000))),
-    "durations": Reader(values.duration, pumped("1", "1.")),
-    "how long to wait": Reader(values.patience, pumped("1", "1.", "forever")),
-    "times on the command line": Reader(values.when, pumped("1", "2026-01-01")),
-    "words of the command line": Reader(values.word_or_json, pumped("[", '{"a":', '"', "1")),
+    "durations": Reader(params.duration, pumped("1", "1.")),
+    "how long to wait": Reader(params.patience, pumped("1", "1.", "forever")),
+    "times on the command line": Reader(params.when, pumped("1", "2026-01-01")),
+    "words of the command line": Reader(params.word_or_json, pumped("[", '{"a":', '"', "1")),
 }
 for _name, _reader in READERS_OF_CALLERS.items():
     READERS_OF_CALLERS[_name] = _reader._replace(call=_refused(_reader.call))
@@ -364,17 +364,17 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     "providers/quota_headers.py:_OPENAI": Pattern(("x-ratelimit-", "x-ratelimit-limit-")),
     "providers/quota_headers.py:_UNIFIED": Pattern(("anthropic-ratelimit-unified-5h-", "a")),
     **dict.fromkeys((f"store/migrate.py:{name}" for name in ("_NEEDS", "_STATEMENT", "_TABLE")), _SQL),
-    **dict.fromkeys((f"store/migrating.py:{name}" for name in ("_BUILDS", "_CHANGES", "_CREATES")), _SQL),
-    "compat/bridges/redis/foreign.py:TRACEPARENT": Pattern(("00-", "00-" + "1" * 32 + "-")),
+    **dict.fromkeys((f"store/missing_migrations.py:{name}" for name in ("_BUILDS", "_CHANGES", "_CREATES")), _SQL),
+    "compat/bridges/redis/foreign_orchestrator.py:TRACEPARENT": Pattern(("00-", "00-" + "1" * 32 + "-")),
     "a2a/card.py:load": NoCaller("reads a file of the one who runs the program"),
-    "cli/values.py:_DURATION": Pattern(("1.",)),
-    "cli/suggesting.py:_nearest": NoCaller("compares words that the one who runs the program typed"),
-    "cli/values.py:when": "times on the command line",
-    "cli/values.py:_parse": "words of the command line",
-    "cli/values.py:_word": "words of the command line",
-    "integrations/claude_agent_sdk/claude_program.py:tied_to_this_process": NoCaller("quotes the path of a program"),
+    "cli/params.py:_DURATION": Pattern(("1.",)),
+    "cli/groups.py:_nearest": NoCaller("compares words that the one who runs the program typed"),
+    "cli/params.py:when": "times on the command line",
+    "cli/params.py:_parse": "words of the command line",
+    "cli/params.py:_word": "words of the command line",
+    "integrations/claude_agent_sdk/claude_run.py:tied_to_this_process": NoCaller("quotes the path of a program"),
     "integrations/claude_agent_sdk/transcript.py:open": NoCaller("reads what the worker kept in its own steps"),
-    "cli/work.py:_words": NoCaller("splits an option that the one who runs the program typed"),
+    "cli/work_commands.py:_words": NoCaller("splits an option that the one who runs the program typed"),
     **dict.fromkeys(
         (f"config.py:{name}" for name in ("_PLACE", "_check", "_line_of", "parsed")),
         NoCaller("reads a file of the one who runs the program"),
@@ -473,15 +473,15 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     "server/openapi.py:_path_parameters": NoCaller("reads the paths of our own operations"),
     **{f"operation/declare.py:{name}": NoCaller("reads a declaration") for name in ("__init__", "reply")},
     "server/openapi.py:_references": NoCaller("reads the schema that is made of declarations"),
-    "server/packing.py:_NEVER": Pattern(("q", "q=0.", "q ")),
-    "server/reading.py:_IF_MATCH": Pattern(("W/", '"1', "1")),
-    "server/reading.py:_HEADER_TEXT": Pattern(("!",)),
-    "server/reading.py:_NAMED_FIELD": Pattern(("Object contains unknown field `",)),
-    "server/reading.py:_ESCAPED_NUL": Pattern(("\\", "\\\\")),
-    "server/reading.py:_ESCAPES": Pattern(("\\", "\\ud800")),
-    "server/reading.py:_NOT_A_NUMBER": Pattern(("+",)),
+    "server/compression.py:_NEVER": Pattern(("q", "q=0.", "q ")),
+    "server/request_parsing.py:_IF_MATCH": Pattern(("W/", '"1', "1")),
+    "server/request_parsing.py:_HEADER_TEXT": Pattern(("!",)),
+    "server/request_parsing.py:_NAMED_FIELD": Pattern(("Object contains unknown field `",)),
+    "server/request_parsing.py:_ESCAPED_NUL": Pattern(("\\", "\\\\")),
+    "server/request_parsing.py:_ESCAPES": Pattern(("\\", "\\ud800")),
+    "server/request_parsing.py:_NOT_A_NUMBER": Pattern(("+",)),
     **{f"server/rendering.py:{name}": Pattern(("task_", "`", "`a", "1")) for name in ("_FIELD", "_ID", "_NUMBER")},
-    "server/replacing.py:words": NoCaller("splits an option that the one who runs the server typed"),
+    "server/below_minimum.py:words": NoCaller("splits an option that the one who runs the server typed"),
     "server/routes/artifact_content.py:_RANGE": Pattern(("bytes=", "bytes=1-")),
     "server/event_stream.py:_CURSOR": Pattern(("1", "1-")),
     "notifications/webhooks.py:_retry_after": "Retry-After of webhooks",
@@ -493,7 +493,7 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
         f"store/postgres_schema.py:{name}": _SQL
         for name in ("_CREATED", "_USED", "PARTS", "_AS_CLASS", "_OWN_SCHEMA", "_IN_OWN_SCHEMA")
     },
-    **{f"store/postgres_shortcuts.py:{name}": _SQL for name in ("_PLACEHOLDER", "_WRITING", "_WORD")},
+    **{f"store/postgres_driver_internals.py:{name}": _SQL for name in ("_PLACEHOLDER", "_WRITING", "_WORD")},
     "store/postgres_tx.py:_TELLING": _SQL,
     **{
         f"store/statements.py:{name}": _SQL
@@ -503,7 +503,9 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
             "_ROWS",
             "_OWN",
             "_INSERT",
+            "_SAVE",
             "_ONLY",
+            "_SAVE",
             "_TABLE",
             "_LEADING",
             "_PARAMETER",
@@ -514,9 +516,9 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     "views/view.py:_BETWEEN": Pattern(("a.", "a[")),
     "views/view.py:time_in": "times of views",
     "worker/outbox.py:_file": NoCaller("writes claim tokens of the queue as names of files, one class of characters"),
-    "worker/program.py:_PLACEHOLDER": Pattern(("{", "{prompt")),
+    "worker/command_line.py:_PLACEHOLDER": Pattern(("{", "{prompt")),
     **{
-        f"worker/shells.py:{name}": NoCaller("looks at the command that the one who runs the worker typed")
+        f"worker/command_line.py:{name}": NoCaller("looks at the command that the one who runs the worker typed")
         for name in ("_INTERPRETERS", "_CODE", "_LINE")
     },
 }
@@ -578,7 +580,7 @@ def expression(place: str) -> re.Pattern[Any]:
 
 
 def methods(place: str) -> set[str]:
-    """How it is used in its module, as the source says: what is only ever held against a whole text need not search."""
+    """Return how its module uses it, from the source: an expression that only matches whole texts need not search."""
     module, name = _module(place)
     found = re.findall(rf"\b{name}\.([a-z]+)\(", Path(module.__file__ or "").read_text(encoding="utf-8"))
     return set(found) or {"search", "fullmatch"}

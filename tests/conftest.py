@@ -1,4 +1,4 @@
-"""Fixtures that hand the servers to the tests: one server for the run, a fresh database for each test."""
+"""Fixtures for servers and queues: one server for the run, an empty database for each test."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.store.opening import open_store
+from shiftwork.store.open_store import open_store
 from shiftwork.testing import MovedClock
 from tests.services import Databases, Migrated, shared
 from tests.services import redis as redis_server
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _repeated_on_postgres(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """Above the queue, a test with further parameters runs with all of them on SQLite, with the first on PostgreSQL."""
+    """Tests above the queue run with all their parameters on SQLite, but only with the first on PostgreSQL."""
     seen: set[tuple[Path, str]] = set()
     for item in items:
         given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
@@ -110,7 +110,7 @@ def migrated(postgres: Databases, migrated_template: str) -> Iterator[Migrated]:
 
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file with the schema, to be copied: to make it takes longer than most tests."""
+    """A SQLite file with the schema, to be copied: creating it takes longer than most tests."""
     file = tmp_path_factory.mktemp("migrated") / "queue.db"
     asyncio.run(_migrate(f"sqlite:///{file}"))
     return file
@@ -122,7 +122,7 @@ async def _migrate(url: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _loggers_as_they_were() -> Iterator[None]:
-    """A command that sets up logging in this process does it for the tests after it, too."""
+    """Restore loggers, since a command that sets up logging in this process would affect later tests."""
     loggers = [logging.getLogger(), logging.getLogger("shiftwork")]
     levels = [logger.level for logger in loggers]
     yield
@@ -176,7 +176,7 @@ def postgres_url(postgres: Databases, migrated: Migrated) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty queue on each store; one suite holds for both. Artifacts of a server's database are in a folder, too."""
+    """An empty queue on each store, with a folder for artifacts."""
     if request.param == "postgres":
         monkeypatch.setenv("SHIFTWORK_ARTIFACTS", str(tmp_path / "artifacts"))
     url: str = request.getfixturevalue(f"{request.param}_url")
@@ -185,6 +185,6 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
 
 @pytest.fixture
 async def queue(store_url: str, clock: MovedClock) -> AsyncIterator[Queue]:
-    """A queue on each store, whose clock stands until the test moves it."""
+    """A queue on each store, whose clock only the test moves."""
     async with Queue.open(store_url, clock=clock, seed=7) as opened:
         yield opened

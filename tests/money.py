@@ -1,4 +1,4 @@
-"""What must be true of all money at every moment, read from the tables themselves."""
+"""Invariants of all money, read from the tables."""
 
 import contextlib
 from collections import defaultdict
@@ -26,7 +26,7 @@ _MONEY = [
 
 
 async def check_books(queue: Queue) -> None:
-    """Every budget and agent holds what its attempts have used and may still use, to the millionth of a dollar."""
+    """Check that every budget and agent equals the usage and grants of its attempts, to a millionth of a dollar."""
     rows, charges, budgets, agents, costs = await _read(queue)
     attempts = {(row["task_id"], row["fence"]): row for row in rows}
     of_budgets: dict[Any, list[int]] = defaultdict(lambda: [0, 0])
@@ -44,14 +44,14 @@ async def check_books(queue: Queue) -> None:
 
 
 def _add(sums: list[int], attempt: dict[str, Any], granted: int) -> None:
-    """What runs may still use its grant; what is over and has not reported counts as having used it."""
+    """Add an attempt: a running one may still use its grant; an ended one without a report counts as having used it."""
     rest = max(granted - attempt["used"], 0)
     sums[0] += attempt["used"] + (0 if attempt["live"] else rest)
     sums[1] += rest if attempt["live"] else 0
 
 
 async def check_ceilings(queue: Queue) -> None:
-    """Where no one used more than granted, no ceiling is passed."""
+    """Check that no ceiling is exceeded unless an attempt used more than its grant."""
     _, _, budgets, agents, _ = await _read(queue)
     for row in [*budgets, *agents]:
         ceiling = row["ceiling"] if "ceiling" in row else row["budget"]
@@ -59,7 +59,7 @@ async def check_ceilings(queue: Queue) -> None:
 
 
 async def granted(queue: Queue) -> int:
-    """What is granted and not spent, of all budgets and agents."""
+    """Return the granted and unspent money of all budgets and agents."""
     _, _, budgets, agents, _ = await _read(queue)
     return sum(row["granted"] for row in [*budgets, *agents])
 

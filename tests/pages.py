@@ -1,4 +1,4 @@
-"""The commands on a page of docs/, run as someone would who reads it."""
+"""Runs the commands on a page of docs/ as a reader would."""
 
 import os
 import re
@@ -15,7 +15,7 @@ def commands_of(page: str) -> list[str]:
 
 
 def run_commands(script: str, folder: Path) -> str:
-    """What they print, one after the other; each must succeed."""
+    """Run them one after the other and return their output; each must succeed."""
     programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-e", "-m", "-c", script],

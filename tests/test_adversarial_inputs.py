@@ -89,7 +89,7 @@ def check_growth(reader: Reader) -> None:
 
 
 def least(call: Callable[[Any], object], value: Any) -> float:
-    """The processor time of this thread that a call takes, the best of a few."""
+    """Return the CPU time of a call in this thread, the best of a few."""
     best = float("inf")
     with at_most(GIVE_UP_SEC):
         for _ in range(4):
@@ -102,12 +102,12 @@ def least(call: Callable[[Any], object], value: Any) -> float:
 
 
 class GivenUpError(BaseException):
-    """Not to be caught by what is measured."""
+    """Not derived from Exception, so that the measured code does not catch it."""
 
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """End what takes longer than any machine needs; regular expressions look at signals now and then."""
+    """Abort calls that take far too long; regular expressions check for signals."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         raise GivenUpError

@@ -1,4 +1,4 @@
-"""The run next to other queues: its report, and a quick run of Shiftwork alone; speed is not tested."""
+"""The benchmark against other queues: its report, and a quick run of Shiftwork alone; speed is not tested."""
 
 import json
 import subprocess

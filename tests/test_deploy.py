@@ -37,7 +37,7 @@ def _compose() -> dict[str, Any]:
 
 
 def _accepts(arguments: list[str]) -> click.Context:
-    """What click makes of a command line, without running it."""
+    """Parse a command line with click, without running it."""
     name, command, rest = main.resolve_command(click.Context(main), arguments)
     assert command is not None
     return command.make_context(name, rest)

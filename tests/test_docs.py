@@ -1,4 +1,4 @@
-"""The documentation is true: generated pages match the code, every snippet runs, every public name is described."""
+"""The documentation is correct: generated pages match the code, every snippet runs, every public name is described."""
 
 import asyncio
 import os
@@ -68,7 +68,7 @@ def test_generated_pages_are_up_to_date() -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """What answers where the pages say http://127.0.0.1:8080."""
+    """The server that replaces http://127.0.0.1:8080 of the pages."""
     with served(f"sqlite:///{tmp_path_factory.mktemp('server')}/queue.db") as running:
         yield running.url
 
@@ -159,7 +159,7 @@ def test_readme_names_every_method_of_the_queue() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     found = set(re.findall(r"\b[a-z_]+\b", readme))
     public = {name for name in dir(Queue) if not name.startswith("_") and callable(getattr(Queue, name))}
-    quiet = {"open", "close", "now", "in_workspace", "as_caller", "speaking_as", "databases", "find_token"}
+    quiet = {"open", "close", "now", "in_workspace", "as_caller", "for_caller", "databases", "find_token"}
     assert public - quiet - found == set()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shiftwork import Queue
-from shiftwork.worker.command import load
+from shiftwork.worker.load_worker import load
 from tests.integrations.agents.model_server import model_server
 from tests.server.processes import start
 from tests.sinks.receivers import receiving

@@ -1,4 +1,4 @@
-"""No module imports itself by way of others, not even for its annotations alone or inside a function."""
+"""No module imports itself through others, not even only for annotations or inside a function."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ def module_name(file: Path, source: Path) -> str:
 
 
 def imported(file: Path, source: Path, known: set[str]) -> Iterator[str]:
-    """Each module of ours that this file imports; a package only where one of its own names is wanted."""
+    """Return our modules that this file imports; a package only if one of its own names is imported."""
     package = list(file.relative_to(source).parent.parts)
     for node in ast.walk(ast.parse(file.read_text(), str(file))):
         if isinstance(node, ast.Import):
@@ -37,7 +37,7 @@ def graph_of(source: Path) -> Graph:
 
 
 def cycles(graph: Graph) -> list[list[str]]:
-    """Groups of modules that import each other, directly or by way of one another (Tarjan's algorithm)."""
+    """Return groups of modules that import each other, directly or indirectly (Tarjan's algorithm)."""
     index: dict[str, int] = {}
     lowest: dict[str, int] = {}
     path: list[str] = []
@@ -65,7 +65,7 @@ def cycles(graph: Graph) -> list[list[str]]:
     return found
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_no_module_imports_itself_through_others() -> None:
     assert cycles(graph_of(SOURCE)) == []
 
 
@@ -91,7 +91,7 @@ def test_a_cycle_is_found_however_it_is_written(tmp_path: Path, code: str) -> No
     assert cycles(graph_of(tmp_path)) == [three]
 
 
-def test_modules_that_do_not_import_each_other_are_no_cycle(tmp_path: Path) -> None:
+def test_modules_that_do_not_import_each_other_form_no_cycle(tmp_path: Path) -> None:
     folder = tmp_path / "shiftwork"
     folder.mkdir()
     (folder / "__init__.py").write_text("")

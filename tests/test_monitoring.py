@@ -36,7 +36,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def shown() -> list[str]:
-    """What the panels ask for, in a form that needs no Grafana."""
+    """Return the queries of the panels without Grafana's variables."""
     asked = [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
     return [expression.replace("$__rate_interval", "5m").replace("$job", ".*") for expression in asked]
 
@@ -154,7 +154,7 @@ def test_prometheus_accepts_the_dashboard_expressions(tmp_path: Path) -> None:
 
 
 def test_grafana_dashboard_can_be_imported() -> None:
-    """Requirements of its import: an identity, panels that do not overlap, and a data source to choose."""
+    """Importing it requires an id, panels that do not overlap, and a selectable data source."""
     found = dashboard()
     assert {"uid", "title", "schemaVersion", "panels", "templating", "time"} <= found.keys()
     panels = found["panels"]

@@ -27,10 +27,10 @@ async def test_fleet_sharing_cooldowns_is_refused_ten_times_less_within_budget(
 @pytest.mark.timeout(300)
 async def test_accounts_known_to_the_queue_are_refused_ten_times_less_and_used_up(tmp_path: Path) -> None:
     small = week.Size(tasks=60, accounts=2, agents=4, days=1.0)
-    brain = await week.one_week(tmp_path, small, brain=True)
-    alone = await week.one_week(tmp_path, small, brain=False)
-    found = week_report.figures(brain, alone)
+    managed = await week.one_week(tmp_path, small, managed=True)
+    alone = await week.one_week(tmp_path, small, managed=False)
+    found = week_report.figures(managed, alone)
     assert week_report.wrong(found) == []
     assert found["alone"]["refused"] > 0
-    assert found["brain"]["cost_usd"] > 0, "tokens of a known model have a price"
+    assert found["managed"]["cost_usd"] > 0, "tokens of a known model have a price"
     assert "calls refused" in "\n".join(week_report.lines(found))

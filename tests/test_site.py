@@ -21,7 +21,7 @@ LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "sourc
 
 
 class Links(HTMLParser):
-    """What a page leads to, what it loads, and what can be linked to in it."""
+    """The links of a page, the files it loads, and its anchors."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def test_text_for_models_has_every_page_whole(built: Path) -> None:
 def served(folder: Path) -> Iterator[str]:
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -1,4 +1,4 @@
-"""The tutorial works as written: from top to bottom in one folder, its commands print what it says."""
+"""The tutorial works as written: in one folder, its commands print the output that it shows."""
 
 import os
 import re
@@ -15,7 +15,7 @@ _PART = re.compile(r"(?:`(\S+)`:\n\n)?```(python|json|sh|text)\n(.*?)```", re.DO
 
 
 def looks_like(expected: str) -> re.Pattern[str]:
-    """A line of the page: spaces count as one, and … stands for anything."""
+    """Return the pattern of a line of the page: spaces count as one, and … matches anything."""
     parts = [r"\s+".join(re.escape(word) for word in part.split()) for part in expected.split("…")]
     return re.compile(r"\s*" + r"\s*.*?\s*".join(parts) + r"\s*")
 

@@ -1,4 +1,4 @@
-"""The versions that pages name are those that the tests run."""
+"""Pages name the versions that the tests run."""
 
 import re
 from importlib.metadata import version

@@ -10,7 +10,7 @@ from bench.times import Times
 
 @pytest.fixture
 def stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two cores: one stood still from 1 to 2 and from 5 to 6, the other from 1.5 to 3."""
+    """Two cores: one stalled from 1 to 2 and from 5 to 6, the other from 1.5 to 3."""
     files = [tmp_path / "0", tmp_path / "1"]
     files[0].write_text("1.0 2.0\n5.0 6.0\n", encoding="ascii")
     files[1].write_text("1.5 3.0\n", encoding="ascii")

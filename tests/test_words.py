@@ -43,7 +43,8 @@ INSTEAD = {
     r"\bnoqa: A002\b": "nothing: the rule is off",
     r"\b(tell_completed|complete_lone|know_lone|may_be_lone|lone_ends)\b": "log_completed, complete_plain_many ...",
     r"\b(ShortWay|short_way|for_the_dead|of_the_dead|let_others|told_by_others)\b": "FastPath, yield_to_loop ...",
-    r"\bstore\.hearing\b|\bworker\.outliving\b|\b(add|finish|list)_dut(y|ies)\b": "stalls, keep_running, jobs",
+    r"\b(read_books|printed_aside|Replacing|share_policy|call_facts)\b": "stored totals, reserved_stdout, BelowMinimum",
+    r"\bstore\.hearing\b|\bworker\.outliving\b|\b(add|finish|list)_dut(y|ies)\b": "stalls, run_through_exits, jobs",
 }
 
 PLAIN = {
@@ -63,6 +64,11 @@ PLAIN = {
     r"\bso (long|many|much|often) (a|as) (?=\w+ (is|takes|waits|runs)\b)": "this long, at most N, every N s",
     r"\"\"\"what the operations? on\b": "Implements the operations on ...",
     r"\"\"\"so (long|many|much|often)\b": "How long ..., the most ...",
+    r"\b(know|knows|known|nothing) of (it|whom)\b|\bof whom\b|\bsaid by\b": "a sentence with a subject and a verb",
+    r"\bnotified of (it|this|that|a command)\b": "it receives a command, it learns that ...",
+    r"\btried again\b|\brests? until\b|\bheard of\b|\btaken over: ": "retried, paused until, seen, refused",
+    r"\bas it lies\b|\bgoes off\b|\bgives way\b|\bmade anew\b": "as it is, rings, yields, created again",
+    r"\bas it should be\b|\bAlone: (the|all|those)\b": "violations; without a subcommand: ...",
 }
 """Words of another language's English, which stay out of source, statements and docs, in any case of letters."""
 

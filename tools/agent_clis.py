@@ -1,7 +1,7 @@
 """Fetches the agent programs that the tests run, by name and exact version: `python -m tools.agent_clis`.
 
-They come from npm, each into its own folder of `.servers/agents`, together about 1.2 GB; nothing is installed on the
-machine. A program counts as installed when it starts and prints its version.
+npm installs each into its own folder of `.servers/agents`, together about 1.2 GB; nothing else on the machine changes.
+A program counts as installed when it starts and prints its version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Program:
-    """What npm calls it, and the script of its package that puts the program of this platform in place."""
+    """The npm package of a program, and its script that installs the binary for this platform."""
 
     package: str
     version: str
@@ -35,22 +35,22 @@ PROGRAMS = {
 FOLDER = Path(__file__).resolve().parents[1] / ".servers" / "agents"
 INSTALL_SEC = 600
 START_SEC = 60
-# The other scripts of npm compile what no program here needs. Without a registry, npm fails in seconds, not minutes.
+# Other npm scripts compile parts that no program here needs. Without a registry, npm fails in seconds, not minutes.
 _NPM = ("--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
 _RETRIES = ("--fetch-retries=2", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000")
 
 
 class NotInstallableError(Exception):
-    """A program cannot be had here; the message says why."""
+    """A program cannot be installed here; the message says why."""
 
 
 def bin_folder(name: str) -> Path:
-    """Where a program is, or would be."""
+    """Return the folder of an installed program's executable."""
     return _place(name) / "node_modules" / ".bin"
 
 
 def fetch(name: str) -> None:
-    """Put a program into its folder, unless it is there and starts."""
+    """Install a program into its folder, unless it is already there and starts."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -111,7 +111,7 @@ def _run(line: Iterable[str], folder: Path, timeout_sec: int, **environment: str
 
 
 def main() -> None:
-    """Fetch them and print where they are."""
+    """Fetch the programs and print their paths."""
     missing = False
     for name, program in PROGRAMS.items():
         try:

@@ -26,7 +26,7 @@ def allowed(kind: Any) -> str:
 
 
 def bounds(kind: Any) -> str | None:
-    """Return what a type says beyond its name, such as "≥ 1"; None where that is nothing."""
+    """Return the bounds of a type, such as "≥ 1", or None."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _limits([note for note in parts[1:] if isinstance(note, msgspec.Meta)]) or bounds(parts[0])

@@ -43,14 +43,14 @@ QUEUE = """class SyncQueue:
 
 
 WRITTEN = frozenset({"open", "now", "in_workspace", "as_caller", "close"})
-"""What the stub of the queue has already."""
+"""Methods that the stub already contains."""
 
 Home = tuple[str, str]
 """A module, and a name that it defines."""
 
 
 def blocking_stub() -> str:
-    """The text of the stub."""
+    """Return the text of the stub."""
     names = _Names()
     kinds = {name: type(getattr(AnyQueue(None), name)) for name in _namespaces()}  # type: ignore[arg-type]  # not executed
     for kind in (*kinds.values(), AnyQueue):
@@ -68,7 +68,7 @@ def _namespaces() -> list[str]:
 
 
 def _methods(kind: type) -> list[tuple[str, Any]]:
-    """Its public methods, `list` last: it would shadow the builtin in those after it."""
+    """Return its public methods, `list` last: it would shadow the builtin in methods after it."""
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         if issubclass(base, Namespace) and base is not Namespace:
@@ -95,7 +95,7 @@ def _method(name: str, method: Any, names: _Names) -> str:
 
 
 class _Names:
-    """The names that annotations use: imported from where they are defined, under an alias where two are alike."""
+    """The names in annotations: imported from the defining module, under an alias if two names collide."""
 
     def __init__(self) -> None:
         self._homes: set[Home] = {("types", "TracebackType"), ("typing", "Self")}
@@ -132,7 +132,7 @@ def _used(annotation: str) -> set[str]:
 
 
 def _home(name: str, module: str) -> Home:
-    """Where a name that a module uses is defined. What is awaited there is iterated here, and what has it blocks."""
+    """Return where a name used by a module is defined, with async types replaced by their blocking counterparts."""
     if name == "AsyncIterator":
         return "collections.abc", "Iterator"
     if name in {"TaskHandle", "DagHandle"}:

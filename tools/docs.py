@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shiftwork.cli import main as cli
-from shiftwork.cli.codes import MEANING as EXIT_CODES
+from shiftwork.cli.exit_codes import MEANING as EXIT_CODES
 from shiftwork.cli.shell import common_options
 from shiftwork.model import reasons
 from shiftwork.model.errors import all_errors
@@ -165,7 +165,7 @@ def _command(command: click.Command, context: click.Context) -> str:
 
 
 def _below(group: click.Group, context: click.Context) -> dict[str, click.Command]:
-    """Return the commands of a group, also those that follow from declarations."""
+    """Return the commands of a group, including those generated from declarations."""
     return {name: found for name in group.list_commands(context) if (found := group.get_command(context, name))}
 
 

@@ -1,4 +1,4 @@
-"""Count the package as its peers were counted. The table is in docs/explanation/house.md."""
+"""Measures the package like its peers in docs/explanation/house.md, which has the table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 
 def docstring_lines(tree: ast.AST) -> int:
-    """Lines of strings that stand alone: docstrings, and those below a name that they explain."""
+    """Count the lines of docstrings, including those below the attribute that they explain."""
     alone = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
     texts = (value for value in alone if isinstance(value, ast.Constant) and isinstance(value.value, str))
     return sum((text.end_lineno or text.lineno) - text.lineno + 1 for text in texts)
@@ -64,7 +64,7 @@ def count(folder: Path) -> dict[str, object]:
 
 
 def longest_chain(graph: dict[str, set[str]]) -> list[str]:
-    """The longest way from a module through what it imports when it is loaded."""
+    """Return the longest chain of imports from a module."""
     chains: dict[str, list[str]] = {}
     for module in TopologicalSorter(graph).static_order():
         known = (chains[name] for name in graph.get(module, ()) if name in chains)

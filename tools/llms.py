@@ -1,4 +1,4 @@
-"""Writes llms.txt and llms-full.txt of the site: what models read instead of the pages for people."""
+"""Writes llms.txt and llms-full.txt of the site, for language models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 OPTIONAL = {"Examples", "The documents", "Changes", "Contributing"}
-"""What can be left out where there is little room; the format has a section of this name."""
+"""Sections that models with a small context may skip; the llms.txt format defines a section `Optional`."""
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _SENTENCE = re.compile(r"(.+?[.:!?])(?:\s|$)", re.DOTALL)
@@ -38,7 +38,7 @@ def _below(entry: dict[str, Any], section: str) -> Iterator[Page]:
 
 
 def write(docs: Path, site: Path) -> None:
-    """Put the text of every page beside its HTML, a list of them all into llms.txt, and all of them into one file."""
+    """Write the text of every page next to its HTML, the list of pages to llms.txt, and all texts to llms-full.txt."""
     configuration = yaml.safe_load((docs.parent / "mkdocs.yml").read_text(encoding="utf-8"))
     found = pages(configuration)
     texts = {page: _FRONT_MATTER.sub("", (docs / page.place).read_text(encoding="utf-8")).strip() for page in found}
@@ -61,7 +61,7 @@ def _listed(texts: dict[Page, str]) -> str:
 
 
 def summary(text: str) -> str:
-    """The first sentence of a page that says what it is about."""
+    """Return the first sentence of a page's prose."""
     blocks = [block for block in re.split(r"\n{2,}", text) if re.match(r"[A-Za-z`\[]", block)]
     if not blocks:
         return "a page without prose."

@@ -1,4 +1,4 @@
-"""The page of the Python API: every public class and namespace with its methods, read from the code."""
+"""The page of the Python API: every public class and namespace with its methods, generated from the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INTERNAL = frozenset({"engine", "speaking_as"})
 """Members of a queue that only the server and the maintenance jobs use."""
 
 ORDER = ("AnyQueue", "Queue", "Client")
-"""What others inherit comes first: each method is described once."""
+"""Base classes come first, so each method is described once."""
 
 INTRODUCTION = """# Python
 
@@ -152,7 +152,7 @@ def _queue(name: str, value: Any, seen: set[tuple[str, str]]) -> Iterator[str]:
 
 
 def _namespaces(queue: type) -> Iterator[tuple[str, type]]:
-    """Find the namespaces of a queue: its cached properties. They are made from an executor, and call it later."""
+    """Find the namespaces of a queue: its cached properties, which hold the executor that they call."""
     made: Any = object.__new__(queue)
     made.__dict__["_executor"] = None
     for name, value in inspect.getmembers_static(queue):
@@ -174,7 +174,7 @@ def _class(name: str, value: type) -> Iterator[str]:
 
 
 def _constructor(name: str, value: type) -> str | None:
-    """The signature of a class that programs instantiate; a record is shown by its fields."""
+    """Return the signature of a class that programs instantiate; None for records, which list their fields."""
     if issubclass(value, msgspec.Struct) or value is worker.Context:
         return None
     try:
@@ -184,7 +184,7 @@ def _constructor(name: str, value: type) -> str | None:
 
 
 def _members(kind: type) -> Iterator[_Member]:
-    """Every public method and property, in the order of the code, those of base classes first."""
+    """Return every public method and property, in source order, those of base classes first."""
     for name in _names(kind):
         value = inspect.getattr_static(kind, name)
         if isinstance(value, property):
@@ -210,7 +210,7 @@ def _member(name: str, function: Callable[..., Any]) -> _Member:
 
 
 def _route(function: Any) -> str | None:
-    """Where an operation is served over HTTP."""
+    """Return the HTTP route of an operation."""
     operation = getattr(function, "operation", None)
     if operation is None:
         return None
@@ -219,10 +219,10 @@ def _route(function: Any) -> str | None:
 
 
 def _bounds(function: Callable[..., Any]) -> str | None:
-    """The bounds of parameters, without those of names and texts."""
+    """Return the bounds of parameters, except those of names and texts."""
     try:
         hints = get_type_hints(function, include_extras=True)
-    except NameError:  # a type that is imported for type checkers alone
+    except NameError:  # a type imported only for type checkers
         return None
     known = {bounds(Name), bounds(Text), None}
     found = [f"`{name}` {bounds(kind)}" for name, kind in hints.items() if bounds(kind) not in known]
@@ -240,7 +240,7 @@ def _signature(name: str, signature: inspect.Signature, *, keyword: str) -> str:
 
 
 def _with_marks(signature: inspect.Signature) -> Iterator[inspect.Parameter | str]:
-    """Parameters, with `*` before the first that must be named."""
+    """Yield the parameters, with `*` before the first keyword-only one."""
     starred = False
     for parameter in signature.parameters.values():
         if parameter.name in {"self", "cls"}:
@@ -262,7 +262,7 @@ def _parameter(parameter: inspect.Parameter | str) -> str:
 
 
 def _default(value: Any) -> str:
-    """A default as code; an object that only marks "not given" has no useful form."""
+    """Return a default as code; a sentinel for "not given" as `...`."""
     text = repr(value)
     return "..." if " object at 0x" in text else text
 
@@ -289,7 +289,7 @@ def _fields(kind: type[msgspec.Struct]) -> Iterator[str]:
     for field in msgspec.structs.fields(kind):
         limits = bounds(field.type)
         kind_text = f"`{texts[field.name]}`".replace("|", "\\|") + (f" {limits}" if limits else "")
-        # Only records that callers write refuse unknown fields; of those that they read, every field is there.
+        # Only records written by callers refuse unknown fields; in records they read, every field is present.
         required = "required" if kind.__struct_config__.forbid_unknown_fields else "-"
         yield f"| `{field.name}` | {kind_text} | {_default_of(field, required)} | {meanings.get(field.name, '')} |"
 
@@ -312,7 +312,7 @@ def _default_of(field: msgspec.structs.FieldInfo, required: str) -> str:
 
 
 def _field_docs(kind: type) -> dict[str, str]:
-    """The texts below the fields of a class, which Python does not keep."""
+    """Read the docstrings of a class's fields from its source, since Python does not keep them."""
     found = {}
     for base in kind.__mro__:
         if not base.__module__.startswith(shiftwork.__name__):
@@ -326,13 +326,13 @@ def _field_docs(kind: type) -> dict[str, str]:
 
 
 def _description(value: Any) -> str:
-    """The docstring that was written for it; none that a base class or a library brings along."""
+    """Return its own docstring, not one inherited from a base class or a library."""
     own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
     return _wrapped(inspect.cleandoc(own or ""))
 
 
 def _wrapped(text: str) -> str:
-    """A docstring at the width of the docs; lists and code stay as they are."""
+    """Wrap a docstring to the width of the docs; lists and code stay as they are."""
     paragraphs = text.split("\n\n")
     return "\n\n".join(
         each if any(line.startswith((" ", "-", "*")) for line in each.splitlines()) else _filled(each)

@@ -130,7 +130,7 @@ def _row(key: str, page: str | None = None) -> str:
 
 
 def _allowed(key: str) -> str:
-    """An optional group has rows for its keys, so its own row says only how to switch it."""
+    """Return the allowed values; for an optional group, whose keys have their own rows, only how to switch it."""
     kind: Any = Settings
     for name in key.split("."):
         kind = next(field.type for field in msgspec.structs.fields(_group(kind)) if field.encode_name == name)
@@ -138,7 +138,7 @@ def _allowed(key: str) -> str:
 
 
 def _group(kind: Any) -> type[Part]:
-    """The group of settings that a field holds, also where it may be null."""
+    """Return the group of settings in a field, even if the field may be null."""
     options = (kind, *getattr(kind, "__args__", ()))
     return next(option for option in options if isinstance(option, type) and issubclass(option, Part))
 
@@ -158,18 +158,18 @@ def _defaults() -> dict[str, Any]:
 
 
 def _with_groups(values: dict[str, Any]) -> dict[str, Any]:
-    """An optional group that is on has keys below it and no row of its own."""
+    """Add an entry for each optional group that is on, since `values` has only its keys."""
     groups = {key.rpartition(".")[0] for key in values} - {""}
     return {**{key: ON for key in KEYS if key in groups}, **values}
 
 
 def _profile_rows(name: str) -> list[str]:
-    """What differs from the defaults, first for every type, then for single types."""
+    """Return the rows of values that differ from the defaults, first for all types, then for single types."""
     values, defaults = _with_groups(dict(flat(Resolver(load_profile(name)).settings()))), _defaults()
     rows = [
         f"| `{key}` | {_shown(values.get(key))} |"
         for key in KEYS
-        # The keys of a group that is off say nothing: the group's own row says that it is off.
+        # Omit the keys of a group that is off: the group's own row says that it is off.
         if values.get(key) != defaults.get(key) and not _is_off(values, key)
     ]
     for type_name in sorted(load_profile(name).types):

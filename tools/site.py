@@ -1,4 +1,4 @@
-"""Build the site of docs/ into site/; whatever its pages lead to becomes a page, too, and needs no other host."""
+"""Build the site of docs/ into site/. Linked files of the repository become pages, too; it needs no other host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LANGUAGES = {".py": "python", ".json": "json"}
 
 
 def pages() -> dict[Path, Path]:
-    """Where in the site each file stands: the pages of docs/, and what these lead to outside of it."""
+    """Return the place of each file in the site: the pages of docs/, and the files outside of it that they link to."""
     found: dict[Path, Path] = {}
     waiting = sorted(DOCS.rglob("*.md"))
     while waiting:
@@ -32,7 +32,7 @@ def pages() -> dict[Path, Path]:
 
 
 def place(file: Path) -> Path:
-    """docs/howto/wait.md as howto/wait.md, ARCHITECTURE.md as architecture.md, examples/fleet.py as a page about it."""
+    """Map docs/howto/wait.md to howto/wait.md, ARCHITECTURE.md to architecture.md, a.py to a page a.py.md."""
     inside = file.relative_to(DOCS if file.is_relative_to(DOCS) else ROOT)
     if file.suffix != ".md":
         return inside.with_name(f"{inside.name}.md")
@@ -40,7 +40,7 @@ def place(file: Path) -> Path:
 
 
 def leads_to(file: Path) -> list[Path]:
-    """The pages that a page links to; pictures are in docs/ and go with it."""
+    """Return the files that a page links to, without pictures, which are copied with docs/."""
     if file.suffix != ".md":
         return []
     linked = [target(file, link) for link in LINK.findall(file.read_text(encoding="utf-8"))]
@@ -52,7 +52,7 @@ def target(file: Path, link: str) -> Path:
 
 
 def text(file: Path, places: dict[Path, Path]) -> str:
-    """What is on the page of a file: its own text with links as they are in the site, or its code."""
+    """Return the content of a file's page: its text with links adapted to the site, or its code."""
     written = file.read_text(encoding="utf-8")
     if file.suffix != ".md":
         return f"# {file.relative_to(ROOT)}\n\n````{LANGUAGES.get(file.suffix, 'text')}\n{written}````\n"
@@ -65,7 +65,7 @@ def text(file: Path, places: dict[Path, Path]) -> str:
 
 
 def stage(folder: Path) -> None:
-    """Lay out in this folder what the generator reads: its configuration and every page."""
+    """Write the input of the generator to this folder: its configuration and every page."""
     shutil.copytree(DOCS, folder / "docs")
     shutil.copy(ROOT / "mkdocs.yml", folder)
     places = pages()
@@ -76,7 +76,7 @@ def stage(folder: Path) -> None:
 
 
 def build(site: Path) -> None:
-    """Make the site, in place of what is there."""
+    """Build the site and replace the existing one."""
     with tempfile.TemporaryDirectory() as name:
         stage(Path(name))
         line = [sys.executable, "-m", "zensical", "build", "--strict"]

@@ -16,7 +16,7 @@ NEEDED = "The TypeScript client needs Node.js 20 or newer with npm on PATH."
 
 
 def install(folder: Path) -> None:
-    """Fetch what the build needs, by name and exact version."""
+    """Fetch the build's dependencies, by name and exact version."""
     run(folder, "npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
 
 
@@ -30,13 +30,13 @@ def build(folder: Path) -> None:
 
 
 def pack(folder: Path) -> Path:
-    """The package as npm publishes it."""
+    """Create the package as npm would publish it, and return its path."""
     written = run(folder, "npm", "pack", "--silent", "--loglevel=error").split()
     return folder / written[-1]
 
 
 def run(folder: Path, *line: str) -> str:
-    """What a program prints; if it fails or is missing, one sentence says so."""
+    """Run a program and return its output; exit with one sentence if it fails or is missing."""
     if shutil.which(line[0]) is None:
         raise SystemExit(NEEDED)
     done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)

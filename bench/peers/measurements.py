@@ -1,4 +1,4 @@
-"""What is measured, the same for every queue."""
+"""The measurements, the same for every queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.report import percentile
 
 
 class Sizes(NamedTuple):
-    """How much is done in one go, and for how long a slow queue is watched."""
+    """How many tasks a case has, and how long a slow queue is watched."""
 
     single: int = 2_000
     bulk: int = 20_000
@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
     rounds: int = 3
 
     def limited(self, tasks: int | None, rounds: int | None) -> Sizes:
-        """With at most so many tasks in a case, and this many rounds."""
+        """Limit the tasks of a case, and set the number of rounds."""
         most = tasks or max(self.depths)
         return self._replace(
             single=min(most, self.single),
@@ -45,7 +45,7 @@ class Sizes(NamedTuple):
         )
 
     def scaled(self, scale: float) -> Sizes:
-        """For a slow queue: fewer tasks, and at least a few."""
+        """Return sizes for a slow queue: fewer tasks, but at least a few."""
         return self._replace(
             single=_part(self.single, max(scale, 0.25)),
             drain=_part(self.drain, scale),
@@ -65,7 +65,7 @@ QUICK = Sizes(
 
 
 class Measured(NamedTuple):
-    """A value, or none and why: it did not happen in the time."""
+    """A value, or None and the reason: it did not happen in time."""
 
     value: float | None
     unit: str
@@ -73,7 +73,7 @@ class Measured(NamedTuple):
 
 
 Values = Mapping[str, Measured]
-"""By name; an empty name is the case's own."""
+"""The values of a case by name; the main value has an empty name."""
 
 
 class Case(NamedTuple):
@@ -84,9 +84,9 @@ class Case(NamedTuple):
     run: Callable[[Contestant, Sizes], Values]
     applies: Callable[[Peer], bool] = lambda _peer: True
     in_quick: bool = True
-    """Whether a quick run has it."""
+    """Whether quick runs include it."""
     rounds: int | None = None
-    """How often, if not as often as the others: what takes minutes, or varies little."""
+    """Its own number of rounds, if it takes minutes or varies little."""
 
 
 def _submit_singly(queue: Contestant, sizes: Sizes) -> Values:
@@ -111,9 +111,9 @@ def _drain(settings: str, processes: int) -> Callable[[Contestant, Sizes], Value
 
 
 def _watched(queue: Contestant, site: Site, workers: Workers, count: int, seconds: float) -> Values:
-    """From the first tasks begun until all are finished in the queue's own tables, or the time is over.
+    """Measure from the first tasks begun until all are finished in the queue's own tables, or the time is up.
 
-    Starting the process and its first fetch are not part of it.
+    The start of the process and its first fetch are not included.
     """
     first = workers.must_begin()
     began, used, served = time.perf_counter(), workers.cpu(), site.server_cpu()
@@ -159,7 +159,7 @@ def _wait_for_lines(workers: Workers, count: int, seconds: float = 20.0) -> list
 
 
 def _depth(queue: Contestant, sizes: Sizes) -> Values:
-    """Tasks of mixed priority begun out of ever more ready ones."""
+    """Measure how fast tasks of mixed priority begin, out of ever deeper backlogs."""
     begun = sizes.depths[0]
     return {
         f"{depth:,} ready": Measured(_begun_out_of(queue, depth, begun, sizes), "tasks/s") for depth in sizes.depths
@@ -167,7 +167,7 @@ def _depth(queue: Contestant, sizes: Sizes) -> Values:
 
 
 def _begun_out_of(queue: Contestant, depth: int, begun: int, sizes: Sizes) -> float:
-    """The median of three, out of one backlog where that is deep enough."""
+    """Return the median of three, out of one backlog if that is deep enough."""
     rates: list[float] = []
     with ExitStack() as stack:
         site = None
@@ -185,9 +185,9 @@ def _begun_out_of(queue: Contestant, depth: int, begun: int, sizes: Sizes) -> fl
 
 
 def _crash(queue: Contestant, sizes: Sizes) -> Values:
-    """From `kill -9` of a worker to the second beginning of its task in another, which is up and idle.
+    """Measure from `kill -9` of a worker until its task begins again in another worker, which is up and idle.
 
-    Where the queue pushes there is one service, and it is started again after the kill.
+    If the queue pushes, there is one service, which is started again after the kill.
     """
     with queue.site() as site, queue.working(site, "default") as first:
         queue.send_one_that_hangs(site)
@@ -208,7 +208,7 @@ def _crash(queue: Contestant, sizes: Sizes) -> Values:
 
 
 def _bytes(queue: Contestant, sizes: Sizes) -> Values:
-    """What a finished task leaves on disk, with all that the queue keeps of it."""
+    """Measure the disk space of a finished task, with everything that the queue keeps about it."""
     with queue.site() as site:
         site.settle()
         before = site.size()
@@ -220,7 +220,7 @@ def _bytes(queue: Contestant, sizes: Sizes) -> Values:
 
 
 def _agents(queue: Contestant, sizes: Sizes) -> Values:
-    """50 agents in one process, one task at a time each; where the queue pushes, 50 callers that wait for results."""
+    """Measure 50 agents in one process, one task at a time each; if the queue pushes, 50 callers awaiting results."""
     with queue.site() as site:
         if queue.peer.pushes:
             with queue.working(site, "fast"):
@@ -242,7 +242,7 @@ def _is_ours(peer: Peer) -> bool:
 
 
 def cases() -> Iterator[Case]:
-    """In the order of the report."""
+    """Yield the cases in the order of the report."""
     yield Case("submit", "one by one", _submit_singly)
     yield Case("submit", "in batches of 1000", _submit_in_bulk, lambda peer: peer.in_bulk)
     for settings in ("default", "fast"):

@@ -1,4 +1,4 @@
-"""The part of the performance page that a run writes: tables, and a chart as SVG."""
+"""Writes a run's tables, and a chart as SVG, into the performance page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DRAINS = ("default, 1 process", "default, 2 processes", "fast, 1 process", "fast
 
 
 def write(run: Run, page: Path = PAGE, chart: Path = CHART) -> None:
-    """Put the run in place of what an earlier one wrote."""
+    """Replace the tables and the chart of the previous run."""
     page.write_text(replaced(page.read_text(encoding="utf-8"), section(run)), encoding="utf-8")
     chart.write_text(svg(run), encoding="utf-8")
 
@@ -111,7 +111,7 @@ COLOURS = {"default, 1 process": "#9db8d9", "fast, 1 process": "#2f6db5"}
 
 
 def svg(run: Run) -> str:
-    """Two bars for each queue: tasks per second at default and at fast settings."""
+    """Draw two bars for each queue: tasks per second at default and at fast settings."""
     values = {
         queue.label: [run.median("drain", what, queue.label) or 0.0 for what in COLOURS]
         for queue in run.queues

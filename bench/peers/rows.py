@@ -1,4 +1,4 @@
-"""The rows of the aims: each a ratio (or a figure) of one run, under the name that the plan gives it."""
+"""The performance goals: each is a ratio (or a figure) of one run, under the name that the plan gives it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SINGLE, BULK = "one by one", "in batches of 1000"
 
 
 class Row(NamedTuple):
-    """A row, and what says what a run found; empty where it was not measured."""
+    """A goal, and the function that returns what a run measured for it; empty if it was not measured."""
 
     name: str
     aim: str
@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 
 def _against(run: Run, measurement: str, what: str, ours: str, theirs: str | None) -> str:
-    """`1.20 graphile-worker`: more than one is better than the peer."""
+    """Return a ratio such as `1.20 graphile-worker`; above one is better than the peer."""
     found = ratio(run.find(measurement, what, ours), run.find(measurement, what, theirs)) if theirs else None
     return f"{found} {theirs}" if found else ""
 
@@ -45,7 +45,7 @@ def _single(run: Run) -> list[str]:
 
 
 def best_pickup(run: Run, labels: list[str]) -> tuple[str, str] | None:
-    """The setting and the queue with the shortest median."""
+    """Return the setting and the queue with the shortest median."""
     found = {
         (what, label): value
         for what in ("default, p50", "fast, p50")
@@ -56,7 +56,7 @@ def best_pickup(run: Run, labels: list[str]) -> tuple[str, str] | None:
 
 
 def _pickup(run: Run) -> list[str]:
-    """Theirs by ours, so that more than one is quicker; each at its better setting."""
+    """Divide their latency by ours, each at its better setting; above one is quicker."""
     ours, theirs = best_pickup(run, [PG]), best_pickup(run, run.peers("postgres"))
     if ours is None or theirs is None:
         return []
@@ -64,7 +64,7 @@ def _pickup(run: Run) -> list[str]:
 
 
 def depth_ratios(run: Run, label: str) -> list[str]:
-    """The rate out of each deeper backlog by the rate out of the shallow one."""
+    """Divide the rate out of each deeper backlog by the rate out of the shallow one."""
     found = [each for each in run.figures if each.measurement == "depth" and each.queue == label]
     return [f"{value.median:.2f}" for each in found[1:] if (value := ratio(each, found[0]))]
 
@@ -117,20 +117,20 @@ ROWS = (
 
 
 def answers(run: Run) -> list[tuple[str, str, str]]:
-    """Name, aim, and what the run says: of ratios more than one is better than the other queue."""
+    """Return name, goal and measured value of each row; a ratio above one is better than the other queue."""
     found = [(row.name, row.aim, ", ".join(filter(None, row.answer(run)))) for row in ROWS]
     return [each for each in found if each[2]]
 
 
 def others_of(run: Run, label: str) -> list[str]:
-    """The same of other checkouts."""
+    """Return the label of the same store for each other checkout."""
     place = label.removeprefix(OURS)
     others = (each for each in run.queues if each.name.startswith(f"{OURS} at "))
     return [each.label for each in others if each.label == each.name + place]
 
 
 def old_and_new(run: Run) -> list[tuple[str, str, str]]:
-    """This checkout by another one, case by case; latencies and costs the other way round, so that more is better."""
+    """Divide this checkout by another one, case by case; latencies and costs inversely, so that more is better."""
     found = []
     for figure in run.figures:
         for label in others_of(run, figure.queue):

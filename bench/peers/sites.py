@@ -1,4 +1,4 @@
-"""Where tasks are kept during a measurement: a database, a file or a keyspace that no other measurement uses."""
+"""The storage of one measurement: a database, a file or a keyspace that no other measurement uses."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.services import Postgres, Redis
 from tests.services.redis import ask, empty
 
 Prepare = Callable[[str], None]
-"""Makes a queue's tables at an address."""
+"""Creates a queue's tables at a URL."""
 
 
 class Site(ABC):
-    """An empty queue, as the measurement sees it from outside."""
+    """An empty queue, as seen from outside."""
 
     def __init__(self, url: str, server: int | None = None) -> None:
         self.url = url
@@ -33,7 +33,7 @@ class Site(ABC):
 
     @abstractmethod
     def left(self, questions: Sequence[str], count: int) -> int:
-        """How many tasks are not finished."""
+        """Return the number of unfinished tasks."""
 
     @abstractmethod
     def settle(self) -> None:
@@ -44,7 +44,7 @@ class Site(ABC):
         """Bytes on disk."""
 
     def server_cpu(self) -> float:
-        """Seconds of processor time that its servers have used."""
+        """Return the CPU seconds that its servers have used."""
         return seconds_of_tree(self.servers) if self.servers else 0.0
 
 
@@ -115,7 +115,7 @@ class _Keys(Site):
 
 
 class _Folder(Site):
-    """A folder that a server fills as it likes; nothing but the server can count what is in it."""
+    """A server's data folder in its own format; only the server can count its tasks."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))
@@ -131,7 +131,7 @@ class _Folder(Site):
 
 
 class Sites:
-    """Servers, started when they are first needed, and each queue's tables, made once and copied for each run."""
+    """The servers, started on first use, and the tables of each queue, created once and copied for each run."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="shiftwork-peers-"))
@@ -141,7 +141,7 @@ class Sites:
 
     @contextmanager
     def fresh(self, peer: Peer, prepare: Prepare) -> Iterator[Site]:
-        """An empty queue of this kind; deleted afterwards."""
+        """Yield an empty queue of this kind; delete it afterwards."""
         ways: dict[Store, Callable[[Peer, Prepare], Iterator[Site]]] = {
             "postgres": self._database,
             "sqlite": self._file,
@@ -152,7 +152,7 @@ class Sites:
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """For files of one measurement."""
+        """Yield a folder for the files of one measurement."""
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             yield Path(folder)
 
@@ -170,7 +170,7 @@ class Sites:
 
     @property
     def postgres(self) -> Postgres:
-        """As durable as an installed one."""
+        """Start a PostgreSQL server with its default durability."""
         self._postgres = self._postgres or Postgres.start(durable=True, settings=SERVER)
         return self._postgres
 

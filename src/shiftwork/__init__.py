@@ -79,7 +79,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name when it is first used: agents call the command line in loops, and most calls need little."""
+    """Load a public name on first use: agents call the command line in loops, and most calls need few of them."""
     if name not in _HOME:
         raise AttributeError(f"module 'shiftwork' has no attribute {name!r}")
     return getattr(importlib.import_module(f"shiftwork.{_HOME[name]}"), name)

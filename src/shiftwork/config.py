@@ -1,4 +1,4 @@
-"""Which queue is meant where no one names it: by the environment, by a file `shiftwork.toml`, or the default."""
+"""Finds the queue to use if the caller names none: from the environment, a file `shiftwork.toml`, or the default."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _PLACE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 
 
 class Chosen(NamedTuple):
-    """A value, and where it comes from: an option, a variable, a file, or the default."""
+    """A value and its source: an option, a variable, a file, or the default."""
 
     value: str | None
     source: str = DEFAULT
 
 
 class ConfigFile(NamedTuple):
-    """What a file says, its paths made whole."""
+    """The content of a file, with absolute paths."""
 
     path: Path
     store: str | None = None
@@ -42,7 +42,7 @@ class ConfigFile(NamedTuple):
 
 
 class Address(NamedTuple):
-    """The queue that is meant, the workspace in it, and what lets the caller in."""
+    """The queue to use, the workspace in it, and the caller's token."""
 
     store: Chosen
     workspace: Chosen
@@ -50,10 +50,10 @@ class Address(NamedTuple):
 
 
 def address(store: Chosen | None = None, workspace: Chosen | None = None, token: Chosen | None = None) -> Address:
-    """What was given counts first, then the environment, then the nearest file, then the default.
+    """Choose each value: the argument if given, then the environment, then the nearest file, then the default.
 
-    A store that is given or that the environment names stands alone: then no file is read, so that its workspace and
-    its token are never used for another store.
+    If an argument or the environment names the store, no file is read: the file's workspace and token must never be
+    used for another store.
     """
     store = store or _of_environment("store")
     file = found_file() if store is None else None
@@ -66,7 +66,7 @@ def address(store: Chosen | None = None, workspace: Chosen | None = None, token:
 
 
 def token_of_environment() -> Chosen | None:
-    """The token of SHIFTWORK_TOKEN, or of the file that SHIFTWORK_TOKEN_FILE names."""
+    """Return the token in SHIFTWORK_TOKEN, or in the file that SHIFTWORK_TOKEN_FILE names."""
     return _of_environment("token") or _read_token(_of_environment("token_file"))
 
 
@@ -96,17 +96,17 @@ def _read_token(file: Chosen | None) -> Chosen | None:
 
 
 def nearest(folder: Path | None = None) -> Path | None:
-    """The `shiftwork.toml` of this folder, or else of the nearest above it."""
+    """Find the `shiftwork.toml` in this folder or the nearest one above it."""
     try:
         here = folder or Path.cwd()
-    except FileNotFoundError:  # the folder this runs in was removed; an address may still be given
+    except FileNotFoundError:  # the current folder was removed; the caller may still name a queue
         return None
     found = (each / FILE for each in (here, *here.parents))
-    return next((path for path in found if os.path.isfile(path)), None)  # noqa: PTH113  # a folder may be closed to us
+    return next((path for path in found if os.path.isfile(path)), None)  # noqa: PTH113  # a folder may be unreadable
 
 
 def found_file(folder: Path | None = None) -> ConfigFile | None:
-    """What the nearest file says, from this folder upward."""
+    """Read the nearest file, from this folder upward."""
     path = nearest(folder)
     if path is None:
         return None
@@ -116,29 +116,29 @@ def found_file(folder: Path | None = None) -> ConfigFile | None:
         raise InvalidConfig("the file is not UTF-8 text", where=str(path)) from None
     except OSError as error:
         raise InvalidConfig(f"the file cannot be read: {error.strerror}", where=str(path)) from None
-    if owner not in {0, os.geteuid()}:  # in a shared folder it could send our token to a server of theirs
+    if owner not in {0, os.geteuid()}:  # in a shared folder, another user could direct our token to their server
         hint = "Name the queue with --store or SHIFTWORK_STORE and work in another folder, or make the file yours."
         raise InvalidConfig("the file belongs to another user", where=str(path), hint=hint)
     return parsed(path, text)
 
 
 def parsed(path: Path, text: str) -> ConfigFile:
-    """What the text of a file says; a mistake is named with its line."""
+    """Parse the text of a file; errors name the line."""
     import tomllib  # noqa: PLC0415  # most calls find no file
 
     try:
         fields: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         place = _PLACE.search(str(error))
-        line = int(place[1]) if place and place[1] else len(text.splitlines())  # else it is the end of the document
+        line = int(place[1]) if place and place[1] else len(text.splitlines())  # otherwise, the end of the document
         raise InvalidConfig(f"not TOML: {_PLACE.sub('', str(error))}", where=_place(path, line)) from None
     except RecursionError:
-        raise InvalidConfig("not TOML that can be read: nested too deeply", where=str(path)) from None
+        raise InvalidConfig("not readable TOML: nested too deeply", where=str(path)) from None
     for key, value in fields.items():
         _check(path, text, key, value)
     known = {key: value.strip() for key, value in fields.items()}
     if "store" in known:
-        known["store"] = _whole(known["store"], path.parent)
+        known["store"] = _absolute(known["store"], path.parent)
     if "token_file" in known:
         known["token_file"] = str(path.parent / Path(known["token_file"]).expanduser())
     return ConfigFile(path, **known)
@@ -151,7 +151,7 @@ def _check(path: Path, text: str, key: str, value: object) -> None:
         hint = f"Did you mean `{near[0]}`?" if near else f"The keys are {', '.join(f'`{each}`' for each in KEYS)}."
         raise InvalidConfig(f"there is no key `{key}`", where=where, hint=hint)
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise InvalidConfig(f"`{key}` must be text in quotes that is not empty", where=where)
+        raise InvalidConfig(f"`{key}` must be non-empty text in quotes", where=where)
     if key == "store" and "://" not in value and not value.startswith("shiftwork+map:"):
         hint = "Use sqlite:///file.db, postgresql://… or a server at http://…"
         raise InvalidConfig(f"`store` is {value!r}, which is not an address", where=where, hint=hint)
@@ -167,13 +167,13 @@ def _place(path: Path, line: int | None) -> str:
     return str(path) if line is None else f"{path}, line {line}"
 
 
-def _whole(store: str, folder: Path) -> str:
-    """A SQLite file is named from the folder of the file that names it."""
+def _absolute(store: str, folder: Path) -> str:
+    """Make the path of a SQLite file absolute; it is relative to the folder of the configuration file."""
     return f"{_SQLITE}{folder / store.removeprefix(_SQLITE)}" if store.startswith(_SQLITE) else store
 
 
 def without_password(url: str) -> str:
-    """An address as it may be shown."""
+    """Return an address without its password, to be shown or logged."""
     parts = urlsplit(url)
     if parts.password is None:
         return url

@@ -1,4 +1,4 @@
-"""The features of the package, each a folder of its own."""
+"""The features of the package, each in its own folder."""
 
 WITH_OPERATIONS = (
     "access",
@@ -25,7 +25,7 @@ WITH_OPERATIONS = (
     "triggers",
     "waits",
 )
-"""Those with an `api.py`, which declares their operations, and an `operations.py`, which implements them."""
+"""Features with an `api.py`, which declares their operations, and an `operations.py`, which implements them."""
 
 EXTENSIONS = ("compat",)
 """Packages that register with the engine and the server when they are imported. Nothing depends on them."""

@@ -1,4 +1,4 @@
-"""Log lines: readable for people, or one JSON object each for machines, with a stable `message` and fields."""
+"""Formats log lines: as text for people, or as one JSON object each for machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 class JsonLines(logging.Formatter):
-    """Next to the message: its task, its trace, and what the call passes as `extra`."""
+    """One JSON object per record: the message, its task and trace, and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -35,24 +35,24 @@ class JsonLines(logging.Formatter):
 
 
 class PlainLines(logging.Formatter):
-    """One record a line. Text of tasks and files cannot forge another record, nor reach a terminal as control codes."""
+    """One line per record. Text of tasks and files can neither forge a record nor send control codes to a terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # a name of the library
         record.message = one_line(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  # a name of the library
-        """Indented, since the message of an exception may hold line breaks as well."""
+        """Indent the traceback, since the message of an exception may contain line breaks, too."""
         return "\n".join(f"  {line}" for line in printable(super().formatException(ei)).split("\n"))
 
 
 def set_up(*, json: bool, file: Path | None = None, quiet: bool = False) -> None:
-    """Send what the program logs to standard error, or to a file; with `quiet`, only warnings and errors."""
+    """Log to standard error or to a file; with `quiet`, only warnings and errors."""
     if file is not None and not file.exists():
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     handler = logging.FileHandler(file, encoding="utf-8") if file is not None else logging.StreamHandler(sys.stderr)
     people = PlainLines("%(asctime)s %(name)s %(levelname)s %(message)s")
     handler.setFormatter(JsonLines() if json else people)
     logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, handlers=[handler], force=True)
-    # It tells each try to reach a database that is away, with a traceback; that it is away the store says itself.
+    # asyncpg logs a traceback for every failed connection; the store itself logs that the database is unavailable.
     logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)

@@ -1,6 +1,6 @@
-"""Fixtures for tests of programs that use the queue; pytest finds them by itself once Shiftwork is installed.
+"""Fixtures for tests of programs that use the queue; pytest loads them once Shiftwork is installed.
 
-This module is loaded by every run of pytest, so it imports the queue only when a fixture is used.
+Every run of pytest loads this module, so it imports the queue only when a fixture is used.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def _async_fixture() -> Callable[[Any], Any]:
-    """With pytest-asyncio, a fixture it runs in both of its modes; without it, one that AnyIO's plugin runs."""
+    """Return the decorator for async fixtures: pytest-asyncio's, which works in both of its modes, or AnyIO's."""
     try:
-        import pytest_asyncio  # noqa: PLC0415  # loaded by pytest anyway where it is installed
+        import pytest_asyncio  # noqa: PLC0415  # already loaded by pytest if installed
     except ImportError:
         return pytest.fixture
     return pytest_asyncio.fixture
@@ -29,16 +29,16 @@ def _async_fixture() -> Callable[[Any], Any]:
 
 @pytest.fixture
 def queue_clock() -> MovedClock:
-    """The clock of `queue`: it stands still until `queue_clock.advance(seconds)` or `run_worker` moves it."""
-    from shiftwork.testing import MovedClock  # noqa: PLC0415  # not for every run of pytest
+    """The clock of `queue`. Only `queue_clock.advance(seconds)` and `run_worker` move it."""
+    from shiftwork.testing import MovedClock  # noqa: PLC0415  # not needed in every run of pytest
 
     return MovedClock()
 
 
 @_async_fixture()
 async def queue(tmp_path: Path, queue_clock: MovedClock) -> AsyncIterator[Queue]:
-    """An empty queue in a SQLite file of the test's own; `queue.url` is its address."""
-    from shiftwork.queue import Queue  # noqa: PLC0415  # not for every run of pytest
+    """An empty queue in a temporary SQLite file; `queue.url` is its address."""
+    from shiftwork.queue import Queue  # noqa: PLC0415  # not needed in every run of pytest
 
     async with Queue.open(f"sqlite:///{tmp_path}/shiftwork.db", clock=queue_clock) as opened:
         yield opened
@@ -46,8 +46,8 @@ async def queue(tmp_path: Path, queue_clock: MovedClock) -> AsyncIterator[Queue]
 
 @pytest.fixture
 def run_worker(queue: Queue, queue_clock: MovedClock) -> Callable[[Worker], Awaitable[Summary]]:
-    """`await run_worker(worker)` lets a worker do all it can on `queue`; the clock is moved to retries and timers."""
-    from shiftwork.testing import run_until_idle  # noqa: PLC0415  # not for every run of pytest
+    """`await run_worker(worker)` runs a worker on `queue` until it is idle; the clock moves to retries and timers."""
+    from shiftwork.testing import run_until_idle  # noqa: PLC0415  # not needed in every run of pytest
 
     async def run(worker: Worker) -> Summary:
         return await run_until_idle(worker, queue, clock=queue_clock)

@@ -1,4 +1,4 @@
-"""A queue on a store: opened in one workspace, for one caller."""
+"""A queue on a store, in one workspace and for one caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shiftwork.access.operations import find_token
 from shiftwork.artifacts.connect import open_blob_store
 from shiftwork.databases.late_store import LateStore
 from shiftwork.databases.map_file import DatabaseMap, is_map, read_map
-from shiftwork.databases.routed import RoutedCall
+from shiftwork.databases.routed_executor import RoutedCall
 from shiftwork.databases.routes import Routes
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.participants import PARTICIPANTS
@@ -29,7 +29,7 @@ from shiftwork.operation.shared import Shared
 from shiftwork.settings.cache import check_workspace
 from shiftwork.snapshots.snapshot_folder import open_folder
 from shiftwork.store import crash_points
-from shiftwork.store.opening import open_store
+from shiftwork.store.open_store import open_store
 from shiftwork.store.store import Clock, Store
 
 PRIVATE_SINKS = "SHIFTWORK_PRIVATE_SINKS"
@@ -64,21 +64,19 @@ class Queue(AnyQueue):
         pool_size: int = 10,
         patience: float = 10.0,
     ) -> Opening[Queue]:
-        """Open the queue at `sqlite:///path` or `postgresql://…`; creates its tables if there are none.
+        """Open the queue at `sqlite:///path` or `postgresql://…`, and create its tables if there are none.
 
-        `shiftwork+map:/path/map.toml` opens a queue on all the databases that the file names; one that does not answer
-        joins when it does.
+        Await it, or use it with `async with`. `shiftwork+map:/path/map.toml` opens a queue on all databases in that
+        file; a database that does not answer joins later. The default address is SHIFTWORK_STORE, then the nearest
+        `shiftwork.toml`, then `sqlite:///shiftwork.db`.
 
-        On PostgreSQL `?schema=name` keeps them in that schema; up to `pool_size` connections are opened. On SQLite a
-        call waits `patience` seconds for writers of other processes.
+        On PostgreSQL, `?schema=name` selects the schema of the tables, and up to `pool_size` connections are opened. On
+        SQLite, a call waits up to `patience` seconds for writers of other processes.
 
-        Without an address it is that of SHIFTWORK_STORE, of the nearest `shiftwork.toml`, or `sqlite:///shiftwork.db`.
-
-        Await it, or use it with `async with`. Artifacts are stored in the folder or at the `s3://bucket/prefix` named
-        here or by SHIFTWORK_ARTIFACTS, else next to the SQLite file; snapshots in the folder named here or by
-        SHIFTWORK_SNAPSHOTS, else next to the SQLite file. Notifications go to addresses that are not public only with
-        `private_sinks` or SHIFTWORK_PRIVATE_SINKS=1. Secrets of sinks and hooks are encrypted with the key file
-        `secrets_key` or SHIFTWORK_SECRETS_KEY_FILE.
+        `artifacts` is a folder or an `s3://bucket/prefix`; the default is SHIFTWORK_ARTIFACTS, then a folder next to
+        the SQLite file. `snapshots` is a folder; the default is SHIFTWORK_SNAPSHOTS, then next to the SQLite file.
+        Notifications to addresses that are not public need `private_sinks` or SHIFTWORK_PRIVATE_SINKS=1. The key file
+        `secrets_key`, or SHIFTWORK_SECRETS_KEY_FILE, encrypts the secrets of sinks and hooks.
 
         A workspace keeps the profile of the program that first writes to it; `profile` is recorded on opening.
         """
@@ -108,7 +106,7 @@ class Queue(AnyQueue):
         return Opening(opened)
 
     async def _ready(self, *, record_profile: bool) -> Self:
-        """The queue with its settings in force, or closed again."""
+        """Apply the queue's settings; close it if that fails."""
         try:
             await self._use_settings(record_profile=record_profile)
         except BaseException:
@@ -117,7 +115,7 @@ class Queue(AnyQueue):
         return self
 
     async def _use_settings(self, *, record_profile: bool) -> None:
-        """Read how long an operation may take. A program that names no profile may only read."""
+        """Read the time limit of operations. Without a profile, nothing is written: the program may only read."""
         engine, workspace = self.engine, self.workspace
         try:
             in_force = (await engine.settings_cache.get(engine.store, workspace)).settings()
@@ -126,24 +124,24 @@ class Queue(AnyQueue):
         except StoreUnavailable:
             if self.routes is None:
                 raise
-            return  # its database is away: that of another workspace may answer
+            return  # its database is unavailable; those of other workspaces may answer
         for each in self.databases():
             each.engine.store.operation_max_sec = in_force.operation_max_sec
 
     def databases(self) -> list[Queue]:
-        """The same queue on each of its databases alone: for what is done in all of them, as maintenance is."""
+        """Return the queue on each of its databases separately, for work that all of them need, such as maintenance."""
         if isinstance(self._shared, Routes):
             return [Queue(shared, self.workspace, self.caller) for shared in self._shared.databases.values()]
         return [self]
 
     @property
     def routes(self) -> Routes | None:
-        """Which database owns which workspace; None for a queue on one database."""
+        """The owning database of each workspace; None for a queue on one database."""
         return self._shared if isinstance(self._shared, Routes) else None
 
     async def find_token(self, secret: str) -> TokenInfo | None:
-        """The live token with this secret, of any workspace; the database that owns the workspace has it."""
-        away: StoreError | None = None
+        """Find the valid token with this secret in any workspace; it is in the database that owns the workspace."""
+        unavailable: StoreError | None = None
         names = [None] if self.routes is None else list(self.routes.databases)
         for name, each in zip(names, self.databases(), strict=True):
             try:
@@ -151,12 +149,12 @@ class Queue(AnyQueue):
                     self.routes.require_database(name)
                 found = await find_token(each.engine, secret)
             except StoreError as error:  # the token may be in another one
-                away = error
+                unavailable = error
                 continue
             if found is not None and self.in_workspace(found.workspace_id).engine is each.engine:
                 return found
-        if away is not None:
-            raise away
+        if unavailable is not None:
+            raise unavailable
         return None
 
     @property
@@ -183,8 +181,8 @@ class Queue(AnyQueue):
         caller = self.caller._replace(actor=check.name(actor, "actor"), request_id=request_id)
         return type(self)(self._shared, self.workspace, caller)
 
-    def speaking_as(self, caller: Caller) -> Queue:
-        """For doors, which know who comes in and to which workspace."""
+    def for_caller(self, caller: Caller) -> Queue:
+        """Return the queue for an authenticated caller and its workspace."""
         return Queue(self._shared, caller.workspace or self.workspace, caller)
 
     async def close(self) -> None:
@@ -199,7 +197,7 @@ async def _open(
     share: Callable[[Store], Awaitable[Shared]],
     clock: Clock | None,
 ) -> Shared | Routes:
-    """The database at an address, or all those of a map."""
+    """Open the database at an address, or all databases of a map."""
     if is_map(place):
         return await _open_databases(read_map(place), opening, share, clock)
     return await share(await opening(place))
@@ -211,7 +209,7 @@ async def _open_databases(
     share: Callable[[Store], Awaitable[Shared]],
     clock: Clock | None,
 ) -> Routes:
-    """Those of a map, all at once: one that does not answer holds up no other."""
+    """Open the databases of a map concurrently, so that one that does not answer delays no other."""
     names = list(where.databases)
     found = await asyncio.gather(
         *(_open_late(name, address, opening, clock) for name, address in where.databases.items()),
@@ -234,7 +232,7 @@ async def _open_databases(
 
 
 async def _open_late(name: str, address: str, opening: Callable[[str], Awaitable[Store]], clock: Clock | None) -> Store:
-    """A database of a map; where it does not answer, it is opened later."""
+    """Open a database of a map, or return one that is opened later if it does not answer."""
     try:
         return await opening(address)
     except StoreUnavailable as error:
@@ -244,7 +242,7 @@ async def _open_late(name: str, address: str, opening: Callable[[str], Awaitable
 
 
 def _require_one(where: DatabaseMap, found: Sequence[Store | BaseException]) -> None:
-    """Raise what a database was refused for, or that none answers."""
+    """Raise the error of a database that cannot be used, or an error if none answers."""
     for each in found:
         if isinstance(each, BaseException):
             raise each

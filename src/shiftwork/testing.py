@@ -1,8 +1,8 @@
-"""Helpers for tests of programs that use the queue: time is moved, never waited for."""
+"""Helpers for tests of programs that use the queue. They move the clock instead of waiting."""
 
 from __future__ import annotations
 
-from shiftwork.maintenance.loop import run_once
+from shiftwork.maintenance.loop import run_work
 from shiftwork.model import times
 from shiftwork.model.task import Task
 from shiftwork.model.times import Duration
@@ -12,7 +12,7 @@ from shiftwork.worker.worker import Worker
 
 
 class MovedClock:
-    """A clock that stands still until it is moved."""
+    """A clock that moves only on request."""
 
     def __init__(self, start: float = 1_765_800_000.0) -> None:
         self._now = start
@@ -25,16 +25,15 @@ class MovedClock:
 
 
 async def pass_time(queue: Queue, clock: MovedClock, seconds: Duration) -> dict[str, dict[str, int]]:
-    """Move the clock and run every maintenance job once; what they did."""
+    """Move the clock and run the maintenance jobs that have work or are due; return their counts."""
     clock.advance(seconds)
-    return await run_once(queue.engine, force=True)
+    return await run_work(queue.engine)
 
 
 async def run_until_idle(worker: Worker, queue: Queue, *, clock: MovedClock | None = None) -> Summary:
-    """Let a worker do all it can on an open queue. With its `clock`, retries come at once instead of after their delay.
+    """Run a worker on an open queue until it is idle. With the queue's `clock`, retries need no waiting.
 
-    The clock is moved to the next retry or the next time a task waits for, and the maintenance jobs run, until none is
-    left.
+    Moves the clock to the next retry or timer and runs the maintenance jobs, until none is left.
     """
     total = Summary()
     while True:

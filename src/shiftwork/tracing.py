@@ -1,7 +1,7 @@
-"""Traces: where work comes from, carried as a W3C `traceparent`; spans and metrics only where OpenTelemetry is in use.
+"""Traces: passes on the W3C `traceparent` of work, and creates spans and metrics if OpenTelemetry is in use.
 
-Nothing of OpenTelemetry is imported here unless the environment names a receiver. A program that has set it up itself
-gets its spans without that.
+This module imports OpenTelemetry only if the environment names a receiver. A program that configures OpenTelemetry
+itself gets spans without that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class HasId(Protocol):
 
 
 def set_up(service: str) -> None:
-    """Send spans and metrics by OTLP over HTTP to the receivers that the standard variables name, if any."""
+    """Export spans and metrics by OTLP over HTTP if the standard environment variables name receivers."""
     named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": service}
     if _is_wanted("TRACES"):
         _send_spans(named)
@@ -55,11 +55,11 @@ def _send_spans(named: dict[str, str]) -> None:
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415  # the same
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415  # the same
     except ImportError as error:
-        log.warning("no traces are sent: %s is not installed; pip install 'shiftwork[otel]'", error.name)
+        log.warning("cannot export traces: %s is not installed; pip install 'shiftwork[otel]'", error.name)
         return
     provider = TracerProvider(resource=Resource.create(named))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    trace.set_tracer_provider(provider)  # it sends what is left when the process ends
+    trace.set_tracer_provider(provider)  # exports the rest when the process ends
 
 
 def _send_metrics(named: dict[str, str]) -> None:
@@ -70,14 +70,14 @@ def _send_metrics(named: dict[str, str]) -> None:
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415  # the same
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415  # the same
     except ImportError as error:
-        log.warning("no metrics are sent: %s is not installed; pip install 'shiftwork[otel]'", error.name)
+        log.warning("cannot export metrics: %s is not installed; pip install 'shiftwork[otel]'", error.name)
         return
     reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-    metrics.set_meter_provider(MeterProvider([reader], resource=Resource.create(named)))  # it sends the rest at the end
+    metrics.set_meter_provider(MeterProvider([reader], resource=Resource.create(named)))  # likewise
 
 
 def _api() -> Any:
-    """OpenTelemetry as far as this program uses it, else None."""
+    """Return OpenTelemetry's trace module if the program has imported it."""
     return sys.modules.get("opentelemetry.trace")
 
 
@@ -91,28 +91,28 @@ def in_use() -> bool:
 
 
 def meter() -> Any:
-    """Where metrics of this process are made; None where OpenTelemetry's are not in use."""
+    """Return the meter for metrics of this process; None if OpenTelemetry's metrics are not configured."""
     api = sys.modules.get("opentelemetry.metrics")
     if api is None:
         return None
     provider = api.get_meter_provider()
-    is_set_up = hasattr(provider, "force_flush")  # the API alone has a stand-in, which keeps all it is asked for
+    is_set_up = hasattr(provider, "force_flush")  # the API's own provider would keep every instrument
     return provider.get_meter("shiftwork") if is_set_up else None
 
 
 def annotate(facts: Mapping[str, str | float | None]) -> None:
-    """Add to the span that runs here what is known only now."""
+    """Add attributes to the current span."""
     if (api := _api()) is not None:
         api.get_current_span().set_attributes({name: value for name, value in facts.items() if value is not None})
 
 
 def read(text: str | None) -> str | None:
-    """A traceparent as it was sent; what is none belongs to no trace, and is no one's error."""
+    """Return a valid traceparent, otherwise None: an invalid one is ignored, as W3C requires."""
     return text if text is not None and _FORM.match(text) else None
 
 
 def current() -> str | None:
-    """Where work that begins here comes from."""
+    """Return the traceparent for work that begins here."""
     if (api := _api()) is not None:
         here = api.get_current_span().get_span_context()
         if here.is_valid:
@@ -121,12 +121,12 @@ def current() -> str | None:
 
 
 def of_environment() -> str | None:
-    """The trace that anyone who started this process works in."""
+    """Return the trace that the parent process passed in the environment."""
     return read(os.environ.get(VARIABLE))
 
 
 def facts() -> dict[str, str]:
-    """What a log line says of the task and the trace it was written in."""
+    """Return the fields that add the current task and trace to a log line."""
     found = {} if (task := _task.get()) is None else {"task_id": task.id}
     if (here := current()) is not None:
         _, trace_id, span_id, _ = here.split("-")
@@ -136,7 +136,7 @@ def facts() -> dict[str, str]:
 
 @contextmanager
 def carrying(traceparent: str | None) -> Iterator[None]:
-    """What begins inside belongs to this trace."""
+    """Make work that begins inside the block part of this trace."""
     reset = _carried.set(traceparent)
     try:
         yield
@@ -145,14 +145,14 @@ def carrying(traceparent: str | None) -> Iterator[None]:
 
 
 def work_on(task: HasId | None) -> None:
-    """What is logged from here on, by this asyncio task and those it starts, is about this task of ours, or none."""
+    """Set the task named in later log lines of this asyncio task and of those it starts."""
     _task.set(task)
 
 
 def span(
     name: str, kind: Kind = "internal", parent: str | None = None, **facts: str | float
 ) -> AbstractContextManager[None]:
-    """A span around what is done inside, below `parent` or what runs here; nothing where no spans are made."""
+    """Open a span around the block, below `parent` or the current span; without OpenTelemetry, no span is made."""
     if (api := _api()) is None:
         return _NOTHING if parent is None else carrying(parent)
     return _span(api, name, kind, parent or current(), facts)
@@ -182,7 +182,7 @@ def _span(api: Any, name: str, kind: Kind, above: str | None, facts: dict[str, s
 
 
 def _context(api: Any, parent: str) -> Any:
-    """What a span below this one begins in. That of the caller continues, so that what else it carries is kept."""
+    """Return the context for a span below this parent; None continues the current context, which keeps its baggage."""
     here = api.get_current_span().get_span_context()
     _, trace_id, span_id, flags = parent.split("-")
     if here.is_valid and here.span_id == int(span_id, 16):

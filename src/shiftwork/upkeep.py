@@ -1,4 +1,4 @@
-"""What every process that has opened a database owes it, besides its own work: maintenance and notifications."""
+"""Background work of every process that has opened a database: maintenance and notifications."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def upkeep(queue: AnyQueue) -> list[Coroutine[Any, Any, None]]:
-    """To run until the work ends, each in a task of its own; nothing for a server's queue, which has it.
+    """Return the coroutines to run until the process ends, each as a task; none for a server's queue.
 
-    Many processes may do it at once: a job's row is locked by the one that runs it, and a delivery by its sender.
+    Many processes may run them at once: the process that runs a job locks its row, and a sender locks its delivery.
     """
     opened = opened_here(queue)
     if opened is None:
@@ -28,7 +28,7 @@ def upkeep(queue: AnyQueue) -> list[Coroutine[Any, Any, None]]:
 
 
 def opened_here(queue: AnyQueue) -> Queue | None:
-    """The queue itself if this process has opened its database; None if a server has."""
+    """Return the queue if this process has opened its database; None if a server has."""
     if queue.url.startswith(("http://", "https://")):
         return None
     from shiftwork.queue import Queue  # noqa: PLC0415  # a worker of a server loads no engine

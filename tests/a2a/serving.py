@@ -28,7 +28,7 @@ from google.protobuf.struct_pb2 import Value
 from shiftwork import AnyQueue
 from shiftwork.a2a.a2a_server import CARD_PATH, Options, app_of
 from shiftwork.wire.http_server import HttpServer
-from shiftwork.wire.listening import address, listen
+from shiftwork.wire.listen_socket import address, listen
 
 PATIENCE_SEC = 60
 CARD = {
@@ -49,7 +49,7 @@ def card() -> AgentCard:
 
 @asynccontextmanager
 async def serving(queue: AnyQueue, **options: Any) -> AsyncIterator[str]:
-    """The server's address; nothing is pushed and no maintenance runs unless the test does it."""
+    """Yield the server's address. Nothing is pushed and no maintenance runs unless the test does it."""
     chosen = Options(**options)
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     with listen("127.0.0.1", 0) as listening:
@@ -79,7 +79,7 @@ class A2aClient:
         metadata: dict[str, Any] | None = None,
         **fields: str,
     ) -> A2aTask:
-        """The task that a message became or continued, as the last answer has it."""
+        """Return the task that a message created or continued, as in the last answer."""
         last: A2aTask | None = None
         request = self._request(text, data, push, metadata, fields, wait=wait)
         async with asyncio.timeout(PATIENCE_SEC):
@@ -119,7 +119,7 @@ def state(task: A2aTask) -> str:
 
 
 async def take(queue: AnyQueue) -> Any:
-    """A claim of an agent that pulls."""
+    """Claim a task for an agent that pulls."""
     async with asyncio.timeout(PATIENCE_SEC):
         while not (taken := await queue.claim("crab", start=True, wait=20)):
             pass

@@ -130,7 +130,7 @@ async def test_stream_has_every_state_up_to_the_result(queue: Queue) -> None:
 
 
 async def test_stream_of_a_task_that_ended_at_once_has_its_artifact(queue: Queue) -> None:
-    """An agent can be faster than the server's first look; a message that is sent again shows the same."""
+    """An agent can be faster than the server's first read; a repeated message shows the same."""
     async with serving(queue) as url, connected(url) as client, connected(url, streaming=True) as streaming:
         made = await client.send("Write it", message_id="m-1")
         assigned = await take(queue)
@@ -224,7 +224,7 @@ async def test_list_by_context_state_and_page(queue: Queue, client: A2aClient) -
     assert [task.id for task in rest.tasks] == [one.id]
 
 
-async def test_what_does_not_exist_or_fit_is_refused(client: A2aClient) -> None:
+async def test_unknown_or_invalid_objects_are_refused(client: A2aClient) -> None:
     for task_id in (UNKNOWN, "nope", "x" * 5000):
         with pytest.raises((TaskNotFoundError, InvalidParamsError)):
             await client.sdk.get_task(GetTaskRequest(id=task_id))
@@ -240,7 +240,7 @@ async def test_what_does_not_exist_or_fit_is_refused(client: A2aClient) -> None:
         await client.sdk.list_tasks(ListTasksRequest(page_size=1000))
 
 
-async def test_token_and_its_scopes_decide(queue: Queue) -> None:
+async def test_calls_need_a_token_with_the_right_scopes(queue: Queue) -> None:
     reader = (await queue.tokens.create("reader", ["read"])).secret
     planner = (await queue.tokens.create("planner", ["submit"])).secret
     async with serving(queue, tokens=True) as url:
@@ -298,7 +298,7 @@ def test_bad_card_is_refused(tmp_path: Path, text: str, problem: str) -> None:
 
 
 async def test_task_survives_a_killed_server(store_url: str, tmp_path: Path) -> None:
-    """The whole state is the queue's: a server that is killed and started again goes on where it was."""
+    """All state is in the queue: a killed server continues where it was after a restart."""
     path = tmp_path / "card.json"
     path.write_text(json.dumps(CARD), encoding="utf-8")
     line = [sys.executable, "-m", "shiftwork", "--json", "a2a", "--store", store_url, "--card", str(path)]

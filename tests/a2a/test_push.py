@@ -60,7 +60,7 @@ def config(receiver: Receiver, **fields: str) -> TaskPushNotificationConfig:
 
 
 def states(receiver: Receiver) -> list[str]:
-    """What was received, read as the protocol's own type."""
+    """Return the received notifications as the protocol's own type."""
     return [state(ParseDict(got.json, StreamResponse()).task) for got in receiver.got]
 
 
@@ -96,7 +96,7 @@ async def test_refused_notification_is_sent_again_later(
     assert states(receiver) == ["submitted", "submitted"]
 
 
-async def test_notification_is_given_up_in_the_end(
+async def test_notification_is_abandoned_after_its_last_attempt(
     queue: Queue, client: A2aClient, sender: PushSender, receiver: Receiver, clock: MovedClock
 ) -> None:
     receiver.status = 500

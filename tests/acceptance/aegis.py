@@ -1,4 +1,4 @@
-"""The calls of the Aegis document as someone makes them who knows only that document."""
+"""Calls as written by someone who knows only the Aegis document."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STANDS_AT = 1_790_000_000.0
 
 
 class Aegis:
-    """One server, started in the document's profile. Its calls have nothing but the document's own words."""
+    """One server in the document's profile; its calls use only names of the document."""
 
     def __init__(self, api: Running) -> None:
         self.api = api
@@ -30,13 +30,13 @@ class Aegis:
         return await self.api.call(method, path, body)
 
     async def ask(self, call: str, body: Any = None) -> Any:
-        """The answer to a call that must be good."""
+        """Return the answer to a call that must succeed."""
         reply = await self.call(call, body)
         assert reply.status in {200, 201}, reply
         return reply.json
 
     async def pass_time(self, seconds: float, *alive: str) -> None:
-        """Time passes while these runtimes beat; the server's own maintenance jobs run."""
+        """Let time pass while these runtimes send heartbeats and the server runs its maintenance jobs."""
         while seconds > 0:
             for runtime in alive:
                 await self.ask(f"POST /api/runtimes/{runtime}/heartbeat")
@@ -59,11 +59,11 @@ class Aegis:
         return tasks
 
     async def statuses(self) -> list[str]:
-        """Of the issue's tasks, oldest first."""
+        """Return the statuses of the issue's tasks, oldest first."""
         return [task["status"] for task in await self.listed()]
 
     async def told(self, task: dict[str, Any]) -> list[str]:
-        """The document's events about a task, in order."""
+        """Return the document's events about a task, in order."""
         page = await self.ask(f"GET /api/events?task={task['id']}")
         return [event["event"] for event in page["events"]]
 
@@ -85,14 +85,14 @@ class Aegis:
         return started
 
     async def report(self, task: dict[str, Any], verb: str, **body: Any) -> dict[str, Any]:
-        """What the daemon says about a task it holds: start, complete, fail, progress, session."""
+        """Send a daemon's report about its task: start, complete, fail, progress, session."""
         after: dict[str, Any] = await self.ask(f"POST /api/tasks/{task['id']}/{verb}", body)
         return after
 
 
 @asynccontextmanager
 async def served(store_url: str, patch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[Aegis]:
-    """A server whose clock stands until it is moved, so that 4:59 is 4:59."""
+    """Run a server whose clock only the test moves, so that 4:59 is 4:59."""
     patch.setattr("shiftwork.server.state.time", SimpleNamespace(time=lambda: STANDS_AT))
     async with running(store_url, profile="aegis", **options) as api:
         yield Aegis(api)

@@ -18,7 +18,7 @@ PAGE = 1000
 
 
 def at(seconds: float) -> str:
-    """A moment of the standing clock, as answers write it."""
+    """Return a time of the test clock as answers write it."""
     return datetime.fromtimestamp(STANDS_AT + seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -36,13 +36,13 @@ class Coscientist:
         return await self.api.call(method, self._here(path), body)
 
     async def ask(self, call: str, body: Any = None) -> Any:
-        """The answer to a call that must be good."""
+        """Return the answer to a call that must succeed."""
         reply = await self.call(call, body)
         assert reply.status in {200, 201, 204}, reply
         return reply.json if reply.body else None
 
     async def read(self, path: str) -> Any:
-        """What the document has no names for."""
+        """Read facts that the document does not define."""
         return await self.api.get(self._here(path))
 
     async def pass_time(self, seconds: float) -> None:
@@ -116,7 +116,7 @@ class Coscientist:
         return found
 
     async def told(self, *names: str) -> list[str]:
-        """What the Supervisor is notified of these, in order."""
+        """Return the Supervisor's notifications of these kinds, in order."""
         return [event["event"] for event in await self.events() if event["event"] in names]
 
     async def events(self) -> list[dict[str, Any]]:
@@ -131,7 +131,7 @@ class Coscientist:
         return registered
 
     async def workers(self) -> dict[str, str]:
-        """The worker list: who is what."""
+        """Return the worker list with the status of each."""
         listed = (await self.ask("GET /api/agents"))["agents"]
         return {worker["worker_id"]: worker["status"] for worker in listed}
 
@@ -164,7 +164,7 @@ class Coscientist:
         return await self.report(assignment, "fail", reason=reason, error=error)
 
     async def report(self, assignment: dict[str, Any], verb: str, **body: Any) -> dict[str, Any]:
-        """What a worker says under its assignment."""
+        """Send a worker's report under its assignment."""
         stated = {"assignment_id": assignment["assignment_id"], **body}
         after: dict[str, Any] = await self.ask(f"POST /api/tasks/{assignment['task']['id']}/{verb}", stated)
         return after
@@ -172,7 +172,7 @@ class Coscientist:
 
 @asynccontextmanager
 async def served(store_url: str, patch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[Coscientist]:
-    """A server whose clock stands until it is moved."""
+    """Run a server whose clock only the test moves."""
     patch.setattr("shiftwork.server.state.time", SimpleNamespace(time=lambda: STANDS_AT))
     async with running(store_url, profile="coscientist", **options) as api:
         yield Coscientist(api)

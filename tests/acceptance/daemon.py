@@ -1,7 +1,7 @@
 """A daemon as the Aegis document describes one, over plain HTTP: `daemon.py <host:port> <runtime>`.
 
-Its tool is a stand-in that does what standard input says, a line each: `progress 3`, `call grep`, `done <output>`,
-`error <text>`. What it does itself it says on standard output.
+Its tool is a stand-in that obeys the lines of standard input: `progress 3`, `call grep`, `done <output>`,
+`error <text>`. The daemon prints its own actions on standard output.
 """
 
 import http.client
@@ -18,7 +18,7 @@ BEAT_SEC = 15
 
 
 class Stopped(Exception):  # not an error: the task was taken away
-    """The server says that this task is no longer ours."""
+    """The server reports that this task is no longer ours."""
 
 
 def post(path: str, **body: Any) -> Any:
@@ -44,7 +44,7 @@ def say(*words: str) -> None:
 
 
 def beat() -> None:
-    """Whatever the tool does, the server hears that this runtime is there."""
+    """Send heartbeats of this runtime, independently of the tool."""
     while True:
         post(f"/api/runtimes/{RUNTIME}/heartbeat")
         threading.Event().wait(BEAT_SEC)

@@ -22,7 +22,7 @@ Task = dict[str, Any]
 
 
 def at(seconds: float) -> str:
-    """A moment of the standing clock, as answers write it."""
+    """Return a time of the test clock as answers write it."""
     return datetime.fromtimestamp(STANDS_AT + seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -31,20 +31,20 @@ def ids(tasks: Iterable[Task]) -> list[str]:
 
 
 class Factory:
-    """One server, started in the document's profile. What its calls have besides its own words is the claim's token."""
+    """One server in the document's profile; its calls use the document's names and the claim's token."""
 
     def __init__(self, api: Running) -> None:
         self.api = api
 
     async def ask(self, call: str, body: Any = None) -> Any:
-        """The answer to a call that must be good, written as "POST /api/tasks"."""
+        """Return the answer to a call such as "POST /api/tasks", which must succeed."""
         method, path = call.split(" ")
         reply = await self.api.call(method, path, body)
         assert reply.status in {200, 201}, reply
         return reply.json
 
     async def refused(self, call: str, body: Any) -> Any:
-        """What is said to a call that must not be good."""
+        """Return the error of a call that must fail."""
         method, path = call.split(" ")
         reply = await self.api.call(method, path, body)
         assert 400 <= reply.status < 500, reply
@@ -85,7 +85,7 @@ class Factory:
         return [steps[0]["from"], *(step["to"] for step in steps)]
 
     async def events(self, filters: str = "") -> list[tuple[str, str | None]]:
-        """What was told, with the task it is about."""
+        """Return the events with their tasks."""
         page = await self.ask(f"GET /api/events?limit=1000{filters}")
         return [(event["event"], event["task_id"]) for event in page["events"]]
 
@@ -112,7 +112,7 @@ class Factory:
         return reply.json["task"]
 
     async def report(self, task: Task, verb: str, **body: Any) -> Any:
-        """What an agent says about a task it has claimed: start, heartbeat, complete, fail, spawn."""
+        """Send an agent's report about its task: start, heartbeat, complete, fail, spawn."""
         return await self.ask(f"POST /api/tasks/{task['id']}/{verb}", {"token": task["token"], **body})
 
     async def running(self, agent: str = CODER, **fields: Any) -> Task:
@@ -121,14 +121,14 @@ class Factory:
         return await self.started(agent, made)
 
     async def started(self, agent: str, task: Task) -> Task:
-        """The task, which this agent is the next to get."""
+        """Start the task, which must be the next for this agent."""
         claimed: Task = await self.claim(agent)
         assert claimed["id"] == task["id"]
         await self.report(claimed, "start")
         return claimed
 
     async def finish(self, agent: str = CODER, **stated: Any) -> Task:
-        """What this agent gets next, done."""
+        """Complete the next task of this agent."""
         claimed: Task = await self.claim(agent)
         await self.report(claimed, "start")
         done: Task = await self.report(claimed, "complete", **stated)
@@ -137,7 +137,7 @@ class Factory:
 
 @asynccontextmanager
 async def served(store_url: str, patch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[Factory]:
-    """A server whose clock stands until it is moved."""
+    """Run a server whose clock only the test moves."""
     patch.setattr("shiftwork.server.state.time", SimpleNamespace(time=lambda: STANDS_AT))
     async with running(store_url, profile="factory", **options) as api:
         factory = Factory(api)

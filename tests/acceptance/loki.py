@@ -19,25 +19,25 @@ REPORT = {"decision": "as asked", "alternatives": []}
 
 
 class Loki:
-    """One server, started in the document's profile. What its calls have besides its own words is the workspace."""
+    """One server in the document's profile; its calls use the document's names and a workspace."""
 
     def __init__(self, api: Running) -> None:
         self.api = api
         self._numbers = itertools.count()
 
     async def ask(self, call: str, body: Any = None) -> Any:
-        """The answer to a call that must be good, written as "POST /api/tasks"."""
+        """Return the answer to a call such as "POST /api/tasks", which must succeed."""
         method, path = call.split(" ")
         reply = await self.api.call(method, _here(path), body)
         assert reply.status in {200, 201}, reply
         return reply.json
 
     async def read(self, path: str) -> Any:
-        """What the document has no names for."""
+        """Read facts that the document does not define."""
         return await self.api.get(_here(path))
 
     async def now(self) -> float:
-        """Seconds since the clock stood still."""
+        """Return the seconds by which the test has moved the clock."""
         return time_in((await self.read("/api/me"))["now"]) - STANDS_AT
 
     async def pass_time(self, seconds: float) -> None:
@@ -70,7 +70,7 @@ class Loki:
         return await self.ask(f"POST /api/tasks/{task['id']}/fail", {"agent_id": agent, "error": error, **fields})
 
     async def dead_letter(self, count: int, type_: str = "eng-backend") -> None:
-        """So many dead letters of a type."""
+        """Create this many dead letters of a type."""
         for _ in range(count):
             await self.enqueue(type_, maxRetries=1)
             await self.fail(await self.claim("a1", type_))
@@ -82,7 +82,7 @@ def _here(path: str) -> str:
 
 @asynccontextmanager
 async def served(store_url: str, patch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[Loki]:
-    """A server whose clock stands until it is moved."""
+    """Run a server whose clock only the test moves."""
     patch.setattr("shiftwork.server.state.time", SimpleNamespace(time=lambda: STANDS_AT))
     async with running(store_url, profile="loki", **options) as api:
         yield Loki(api)

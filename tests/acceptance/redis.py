@@ -1,4 +1,4 @@
-"""The Redis Streams protocol as its reader has it: a server, a bridge, and workers with nothing but a Redis client."""
+"""The Redis Streams protocol: a server, a bridge, and workers that use only a Redis client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STANDS_AT = 1_790_000_000.0
 
 
 class Protocol:
-    """One server in the protocol's profile, with a bridge that looks whenever something may have happened."""
+    """One server in the protocol's profile, with a bridge that scans after every call."""
 
     def __init__(self, api: Running, redis: Client, url: str) -> None:
         self.api = api
@@ -29,7 +29,7 @@ class Protocol:
         self._numbers = itertools.count(1)
 
     async def ask(self, call: str, body: Any = None) -> Any:
-        """The answer to a call that must be good, in the protocol's names."""
+        """Return the answer to a call that must succeed, in the protocol's names."""
         method, path = call.split(" ")
         reply = await self.api.call(method, path, body)
         assert reply.status in {200, 201}, reply
@@ -39,7 +39,7 @@ class Protocol:
         await self.bridge.run_once()
 
     async def pass_time(self, seconds: float) -> None:
-        """By the server's clock; its maintenance jobs run."""
+        """Move the server's clock and run its maintenance jobs."""
         await self.api.pass_time(seconds)
         await self.look()
 
@@ -76,7 +76,7 @@ class Protocol:
         return entry
 
     async def token(self, task: dict[str, Any]) -> str:
-        """The claim that the worker of an entry has, for what it says over HTTP."""
+        """Return the claim token of an entry's worker, for its HTTP calls."""
         return str((await self.get(task))["message_id"])
 
     async def fail(self, task: dict[str, Any], error: str) -> None:
@@ -86,7 +86,7 @@ class Protocol:
 
 @asynccontextmanager
 async def served(store_url: str, redis_url: str, patch: pytest.MonkeyPatch) -> AsyncIterator[Protocol]:
-    """A server whose clock stands until it is moved."""
+    """Run a server whose clock only the test moves."""
     patch.setattr("shiftwork.server.state.time", SimpleNamespace(time=lambda: STANDS_AT))
     redis = Redis.from_url(redis_url, decode_responses=True)
     async with running(store_url, profile="redis") as api:

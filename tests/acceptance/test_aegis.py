@@ -29,7 +29,7 @@ async def row(aegis: Aegis, task: dict[str, Any]) -> dict[str, Any]:
 
 
 def at(seconds: float) -> str:
-    """A moment of the standing clock, as answers write it."""
+    """Return a time of the test clock as answers write it."""
     return datetime.fromtimestamp(STANDS_AT + seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -59,7 +59,7 @@ SAID_AGAIN = {("running", "running"), ("completed", "completed"), ("failed", "fa
 
 
 class Pair:
-    """One task with an agent and an issue of its own, so that pairs do not meet."""
+    """One task with its own agent and issue, so that pairs do not interfere."""
 
     def __init__(self, aegis: Aegis, name: str) -> None:
         self.aegis = aegis

@@ -141,7 +141,7 @@ class Daemon:
         self.process = process
 
     async def says(self, word: str) -> list[str]:
-        """What it says next, which must begin with this word."""
+        """Return its next line, which must begin with this word."""
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE_SEC):
             first, *rest = (await self.process.stdout.readline()).decode().split() or ["nothing"]
@@ -149,13 +149,13 @@ class Daemon:
         return rest
 
     async def tell(self, line: str) -> None:
-        """What its tool does next."""
+        """Tell its tool what to do next."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n".encode())
         await self.process.stdin.drain()
 
     async def kill(self) -> None:
-        """Without a word: kill -9."""
+        """Kill it with SIGKILL."""
         self.process.kill()
         await self.process.wait()
 
@@ -234,7 +234,7 @@ def commands(block: str) -> list[tuple[str | None, str, str]]:
 
 
 async def curl(aegis: Aegis, command: str, variables: dict[str, str]) -> Any:
-    """What curl would get; a body makes it a POST."""
+    """Send the request as curl would; with a body, as POST."""
     for name, value in variables.items():
         command = command.replace(f"${name}", value)
     _, *words = shlex.split(command)
@@ -247,7 +247,7 @@ async def curl(aegis: Aegis, command: str, variables: dict[str, str]) -> Any:
 
 
 def missing(expected: Any, actual: Any, where: str = "") -> list[str]:
-    """Where an answer is not as the page shows it; `…` stands for anything, and what is not shown may be there."""
+    """Return where an answer differs from the page; `…` matches anything, and further fields are allowed."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         return [found for key, value in expected.items() for found in missing(value, actual.get(key), f"{where}.{key}")]
     if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):

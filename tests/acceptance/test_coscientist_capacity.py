@@ -116,7 +116,7 @@ async def test_pool_below_its_minimum_raises_an_alert(queue: Coscientist) -> Non
     await queue.register("w1")
     await queue.pass_time(30)
     (alert,) = await queue.alerts("pool_below_minimum")
-    assert alert["message"] == "1 agents are live, at least 2 are wanted"
+    assert alert["message"] == "1 agents are live, at least 2 are required"
     assert await queue.told("pool.below_minimum") == ["pool.below_minimum"]
 
 

@@ -106,7 +106,7 @@ async def test_each_key_of_queue_config_has_its_value_and_effect(
 
 
 class Caller:
-    """Someone who calls a server that may die."""
+    """A caller of a server that may be killed."""
 
     def __init__(self, server: ServerProcess, http: aiohttp.ClientSession) -> None:
         self.server = server

@@ -1,6 +1,6 @@
 """The factory document from the task schema to priorities, over HTTP, with its own names.
 
-Agents, retries and dead letters are in test_factory_agents.py; where work comes from, what it is on and what is
+Agents, retries and dead letters are in test_factory_agents.py; the sources of work, its storage and what is
 measured in test_factory_ground.py; its people's dashboard in tests/dashboard.
 """
 

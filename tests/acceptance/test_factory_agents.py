@@ -175,14 +175,14 @@ async def test_waiting_agent_is_woken_by_new_work(factory: Factory) -> None:
 
 
 async def fail_once(factory: Factory, task: Task, agent: str = CODER, **stated: Any) -> Task:
-    """One more failed attempt, as soon as the task may be tried; the task after it."""
+    """Fail the next attempt as soon as it is due; return the task."""
     held = await factory.started(agent, task)
     failed: Task = await factory.report(held, "fail", **{"error": "boom", **stated})
     return failed
 
 
 def delay(failed: Task, now: float) -> float:
-    """How long until the task is tried again."""
+    """Return how long until the task is retried."""
     return datetime.fromisoformat(failed["retry_at"]).timestamp() - STANDS_AT - now
 
 

@@ -1,4 +1,4 @@
-"""The factory's document on where work comes from, what it is on, and what it measures."""
+"""The factory's document on the sources of work, its storage, and its metrics."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def children_of(pid: int) -> list[str]:
 
 
 def talks_to(pid: int, served_port: int) -> set[int]:
-    """The ports of others that a process is connected to, besides those who came to it."""
+    """Return the remote ports of a process's outgoing connections."""
     sockets = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
     found = set()
     for line in Path(f"/proc/{pid}/net/tcp").read_text(encoding="ascii").splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""The queue files and the claim script of the Loki document, beside a server and agents that use HTTP."""
+"""The queue files and the claim script of the Loki document, next to a server and agents that use HTTP."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ from tests.server.running import running
 
 @pytest.fixture
 async def loki(store_url: str) -> AsyncIterator[Loki]:
-    """A server whose clock continues, as the bridge's does."""
+    """A server with the real clock, like the bridge."""
     async with running(store_url, profile="loki", maintenance=True, test_clock=False) as api:
         yield Loki(api)
 
@@ -43,7 +43,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def until_in(folder: DotLoki, task: dict[str, Any], queue: str) -> None:
-    """Until a task is listed in one file and nowhere else."""
+    """Wait until a task is listed in exactly this file."""
     await until(lambda: folder.where(task["id"]) == [queue])
 
 
@@ -83,7 +83,7 @@ async def test_folder_and_server_agree_through_a_whole_workflow(loki: Loki, fold
 
 
 async def _check_that_all_agree(loki: Loki, folder: DotLoki, store_url: str) -> None:
-    """At rest the files, the view and the database tell the same."""
+    """Check that files, view and database agree."""
     in_files = {queue: len(folder.ids(queue)) for queue in QUEUES}
     in_view = {queue: len((await loki.ask(f"GET /api/tasks?status={queue}"))["tasks"]) for queue in QUEUES}
     async with Queue.open(store_url, workspace=WORKSPACE) as queue:

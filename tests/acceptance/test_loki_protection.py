@@ -20,7 +20,7 @@ async def loki(store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 def at(seconds: float) -> str:
-    """A moment of the standing clock, as answers write it."""
+    """Return a time of the test clock as answers write it."""
     return datetime.fromtimestamp(STANDS_AT + seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -315,7 +315,7 @@ async def test_criterion_3_entry_of_a_killed_worker_is_reclaimed_and_completed(
 
 @pytest.mark.requirement("R-013", "R-031", "R-032", "R-060")
 async def test_criterion_4_external_effect_of_one_key_happens_once(protocol: Protocol) -> None:
-    """The first worker sends the mail, reports it to the queue, and dies before it has written its result."""
+    """The first worker sends the mail, reports it to the queue, and dies before it writes its result."""
     task, mails = await protocol.create(idempotency_key="mail-7"), []
 
     async def send_once(worker: str) -> str:

@@ -1,1 +1,1 @@
-"""Agent programs as npm has them, run by `shiftwork work` against a model server of the tests."""
+"""Agent programs from npm, run by `shiftwork work` against a model server of the tests."""

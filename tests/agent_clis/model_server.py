@@ -1,7 +1,7 @@
 """A model provider on 127.0.0.1 for real agent programs: Anthropic Messages, OpenAI Responses and Gemini.
 
 It answers every conversation in the same way: one call of the shell, then a sentence. `mode` makes it refuse instead:
-with a rate limit, with refused credentials, or by never answering. What was asked is kept.
+with a rate limit, with refused credentials, or by never answering. It stores the requests.
 """
 
 import json
@@ -68,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: Any) -> None:
-        """Not on the terminal of the tests."""
+        """Print nothing."""
 
     def do_CONNECT(self) -> None:
         self.model.refused.append(self.path)
@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._events(answer)
 
     def _refuse(self, status: int, body: dict[str, Any], headers: dict[str, str]) -> None:
-        """What resets at a time does so in two hours."""
+        """Refuse the request; resets are in two hours."""
         at = int(time.time()) + RESET_SEC
         body = json.loads(json.dumps(body).replace('"RESET"', str(at)))
         self._plain(status, body, {name: value.replace("RESET", str(at)) for name, value in headers.items()})

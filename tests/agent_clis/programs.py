@@ -16,7 +16,7 @@ MODELS["opencode"] = "claude-sonnet-4-5"
 
 
 def fetched(name: str) -> None:
-    """Have a program. Where it cannot be had, its tests say so and are left out."""
+    """Fetch a program. If that is impossible, its tests are skipped with the reason."""
     reason = _missing(name)
     if reason is not None:
         pytest.skip(f"NOT TRIED: {name} {agent_clis.PROGRAMS[name].version} cannot be fetched here: {reason}")

@@ -1,7 +1,7 @@
 """Claude Code, Codex, Gemini CLI and OpenCode themselves, as `shiftwork work` runs them.
 
 They are fetched from npm into `.servers/agents` and talk to a model server of this test. Where npm cannot fetch one,
-its tests are skipped and say so: then nothing of it was tried. All behaviour with every program takes a minute and a
+its tests are skipped with the reason. All behaviour with every program takes a minute and a
 half, so it runs with SHIFTWORK_DEEP=1; otherwise each program shows that its output is read, and some show the rest.
 """
 

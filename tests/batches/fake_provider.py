@@ -33,7 +33,7 @@ class FakeBatch:
 
 
 class FakeProvider:
-    """Both providers in one. A prompt says how it is answered: `error`, `expire`, `json`, or anything else."""
+    """Both providers in one. A prompt determines its answer: `error`, `expire`, `json`, or anything else."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
@@ -68,12 +68,12 @@ class FakeProvider:
         }
 
     def end(self, status: str = "ended") -> None:
-        """All batches are over."""
+        """End all batches."""
         for batch in self.batches.values():
             batch.status = status
 
     def prompts(self) -> list[str]:
-        """What was asked in all batches."""
+        """Return the prompts of all batches."""
         return sorted(prompt for batch in self.batches.values() for prompt in batch.prompts())
 
     def create(self, requests: dict[str, dict[str, Any]], metadata: dict[str, str] | None = None) -> FakeBatch:

@@ -22,7 +22,7 @@ async def submit(queue: Queue, *prompts: str, **fields: Any) -> list[str]:
 
 
 async def turn(queue: Queue, clock: MovedClock | None = None, later: float = 0) -> dict[str, int]:
-    """One run of the maintenance job, after so many seconds."""
+    """Run the maintenance job after this many seconds."""
     if clock is not None:
         clock.advance(later)
     engine = queue.engine

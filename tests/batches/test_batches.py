@@ -1,4 +1,4 @@
-"""What becomes of work that may wait a day."""
+"""Work that may wait a day: how it is batched, sent, answered and recovered."""
 
 import pytest
 
@@ -69,7 +69,7 @@ async def test_batches_do_not_count_as_a_live_agent(queue: Queue, clock: MovedCl
     await turn(queue, clock, GATHER_SEC)
     await run_once(queue.engine, force=True)
     (alert,) = [each for each in await queue.alerts.list() if each.kind == "pool_below_minimum"]
-    assert alert.message == "0 agents are live, at least 1 are wanted"
+    assert alert.message == "0 agents are live, at least 1 are required"
 
 
 async def test_no_agent_gets_work_of_the_batch_lane(queue: Queue, clock: MovedClock, fake: FakeProvider) -> None:
@@ -117,7 +117,7 @@ async def test_work_that_no_batch_takes_goes_to_any_agent_after_a_day(
 
 
 @each_provider
-async def test_requests_that_fail_in_a_batch_are_failed_attempts_of_their_tasks_alone(
+async def test_failed_request_of_a_batch_fails_only_its_own_task(
     queue: Queue, clock: MovedClock, fake: FakeProvider, provider: str
 ) -> None:
     tasks = await submit(queue, "good", "error here", "expires", provider=provider)
@@ -147,7 +147,7 @@ async def test_expired_batch_leaves_its_tasks_to_any_agent(
     assert {(await take(queue, agent)).id for agent in ("first", "second")} == set(tasks)
 
 
-async def test_batch_that_takes_too_long_is_cancelled_and_what_it_has_done_is_used(
+async def test_overdue_batch_is_cancelled_and_its_finished_answers_are_used(
     queue: Queue, clock: MovedClock, fake: FakeProvider
 ) -> None:
     tasks = await submit(queue, "one", "expires")
@@ -163,7 +163,7 @@ async def test_batch_that_takes_too_long_is_cancelled_and_what_it_has_done_is_us
     assert await statuses(queue, tasks) == ["completed", "ready"]
 
 
-async def test_batch_that_can_never_be_read_gives_its_tasks_back(
+async def test_unreadable_batch_releases_its_tasks(
     queue: Queue, clock: MovedClock, fake: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = await submit(queue, "one")
@@ -175,7 +175,7 @@ async def test_batch_that_can_never_be_read_gives_its_tasks_back(
     assert (await queue.get(tasks[0])).attempts == 0
 
 
-async def test_cancelled_task_ends_at_once_and_what_its_answer_cost_is_booked(
+async def test_cancelled_task_ends_at_once_and_the_cost_of_its_answer_is_booked(
     queue: Queue, clock: MovedClock, fake: FakeProvider
 ) -> None:
     gone, kept = await submit(queue, "gone", "kept")
@@ -215,7 +215,7 @@ async def test_batch_whose_tasks_are_all_cancelled_is_cancelled(
     assert batch.cancelled
 
 
-async def test_answer_that_fails_validation_is_tried_again_by_an_agent(
+async def test_answer_failing_its_validation_is_retried_by_an_agent(
     queue: Queue, clock: MovedClock, fake: FakeProvider
 ) -> None:
     schema = {"type": "object", "required": ["found"]}
@@ -235,7 +235,7 @@ async def test_answer_that_fails_validation_is_tried_again_by_an_agent(
     assert len(fake.batches) == 1
 
 
-async def test_answer_without_the_report_that_the_workspace_wants_is_a_failed_attempt(
+async def test_answer_without_a_required_report_is_a_failed_attempt(
     queue: Queue, clock: MovedClock, fake: FakeProvider
 ) -> None:
     await queue.settings.set("require_decision_report", True)
@@ -263,7 +263,7 @@ async def test_refused_batch_is_sent_again_later(
     assert fake.prompts() == ["one"]
 
 
-async def test_batch_that_its_provider_does_not_accept_is_left_to_agents(
+async def test_batch_refused_by_its_provider_is_left_to_agents(
     queue: Queue, clock: MovedClock, fake: FakeProvider
 ) -> None:
     fake.refuse_with = 400
@@ -308,7 +308,7 @@ async def test_batch_that_never_arrived_is_sent_again(
     assert fake.prompts() == ["one"]
 
 
-async def test_only_a_request_that_a_provider_could_take_may_wait_for_a_batch(queue: Queue) -> None:
+async def test_only_valid_provider_requests_may_wait_for_a_batch(queue: Queue) -> None:
     for wrong, where in (
         ({"payload": {}}, "payload.provider"),
         ({"payload": {"provider": "other", "request": {}}}, "payload.provider"),

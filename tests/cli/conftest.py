@@ -9,11 +9,11 @@ from tests.cli.terminal import Terminal
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Terminal:
-    """On a SQLite file that does not exist yet."""
+    """The command line on a SQLite file that does not exist yet."""
     return Terminal(f"sqlite:///{tmp_path}/queue.db", tmp_path)
 
 
 @pytest.fixture
 def each_terminal(store_url: str, tmp_path: Path) -> Terminal:
-    """On SQLite, and again on PostgreSQL."""
+    """The command line on SQLite, and again on PostgreSQL."""
     return Terminal(store_url, tmp_path)

@@ -1,4 +1,4 @@
-"""A person at the command line, and tasks in every state for them to look at."""
+"""Runs commands as a person would, with tasks in every state."""
 
 import asyncio
 import base64
@@ -48,7 +48,7 @@ class Terminal:
         return json.loads(self.text(*line, "--json", stdin=stdin))
 
     def on_queue(self, action: Callable[[Queue], Awaitable[T]]) -> T:
-        """Do what no command does: claim, complete, fail."""
+        """Run calls on the queue for which there is no command."""
 
         async def run() -> T:
             async with Queue.open(self.url) as queue:
@@ -57,7 +57,7 @@ class Terminal:
         return asyncio.run(run())
 
     def _mule(self) -> str:
-        """An agent of its own for each task, so that no other task is in its way."""
+        """A separate agent for each task, so that no other task interferes."""
         self._mules += 1
         return "mule" if self._mules == 1 else f"mule-{self._mules}"
 
@@ -134,7 +134,7 @@ class Terminal:
         return self._key
 
     def doubted(self) -> str:
-        """The key of an effect of which no one knows whether it happened."""
+        """The key of an effect whose outcome is unknown."""
         token = self.acting()
         self.on_queue(lambda queue: queue.fail(token, "effect_unknown"))
         return token
@@ -201,7 +201,7 @@ class Terminal:
         return token
 
     def asking(self) -> str:
-        """A task that wants to know where to."""
+        """A task that asks a question."""
         token = self.running()
         self.on_queue(lambda queue: queue.waits.wait(token, "where", question="Where to?"))
         return token.partition(".")[0]
@@ -221,7 +221,7 @@ class Terminal:
         return self.on_queue(lambda queue: queue.types.save(name, payload_schema={"type": "object"})).name
 
     def sink(self) -> str:
-        """One that nothing is sent to."""
+        """A sink that gets no notifications."""
         name = f"sink-{secrets.token_hex(4)}"
         self.on_queue(lambda queue: queue.sinks.add(name, "webhook", "https://example.com/in"))
         return name

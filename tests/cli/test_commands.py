@@ -13,7 +13,7 @@ import pytest
 from shiftwork.cli import main
 from shiftwork.cli.default_command import commands_of
 from shiftwork.cli.groups import Group
-from shiftwork.cli.values import Number, NumberRange
+from shiftwork.cli.params import Number, NumberRange
 from tests.cli.terminal import Terminal
 
 DAG = {
@@ -90,7 +90,7 @@ COMMANDS = [
     ("cancel --dag {dag}", "cancelled", '"status": "cancelled"'),
     ("cancel --status ready,pending --type nothing --yes", "0 cancelled", '"matched": 0'),
     ("cancel --tag web --since 1h --until 2030-01-01 --dry-run", "", '"dry_run": true'),
-    ("retry --failure-reason crash --search boom --type nothing --yes", "0 to be tried again", '"action": "retry"'),
+    ("retry --failure-reason crash --search boom --type nothing --yes", "0 retried", '"action": "retry"'),
     ("priority 5 {ready} --note hurry", "ready", '"status": "ready"'),
     ("priority 5 --agent nemo --issue SHOP-1 --yes", "0 changed", '"action": "set_priority"'),
     ("search nothing like it --status ready", "no tasks match", '"index_lag": 0'),
@@ -506,7 +506,7 @@ def test_dead_letter_shows_its_review_decisions(terminal: Terminal) -> None:
 
 def test_purge_asks_for_confirmation(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.ready()
-    monkeypatch.setattr("shiftwork.cli.values.is_typed_at", lambda: True)
+    monkeypatch.setattr("shiftwork.cli.params.is_typed_at", lambda: True)
     assert terminal.run("purge", "--type", "code", stdin="n\n").code == 1
     assert terminal.json("status")["counts"] == {"ready": 1}
     assert terminal.text("purge", "--type", "code", stdin="y\n").endswith("1 purged (cancelled, as purge.mode says)\n")
@@ -552,8 +552,8 @@ def test_work_passes_its_options_to_the_worker(terminal: Terminal, monkeypatch: 
         return 3
 
     package = ModuleType("shiftwork.worker")
-    package.command = SimpleNamespace(run=run)  # type: ignore[attr-defined]  # a module made up here
-    package.summing = SimpleNamespace()  # type: ignore[attr-defined]  # likewise
+    package.load_worker = SimpleNamespace(run=run)  # type: ignore[attr-defined]  # a module made up here
+    package.run_summary = SimpleNamespace()  # type: ignore[attr-defined]  # likewise
     monkeypatch.setitem(sys.modules, "shiftwork.worker", package)
     assert terminal.run("work", "app:worker", "--processes", "2", "--concurrency", "5", "--until-idle", "-q").code == 3
     expected = {"url": terminal.url, "runtime_id": None, "processes": 2, "concurrency": 5, "until_idle": True}

@@ -53,7 +53,7 @@ def test_two_folders_below_one_file_share_a_queue(project: Path, monkeypatch: py
     assert [each.name for each in project.rglob("*.db")] == ["queue.db"]
 
 
-def test_nearest_file_counts(project: Path) -> None:
+def test_nearest_file_is_used(project: Path) -> None:
     write(project, 'store = "sqlite:///far.db"\n')
     near = write(project / "src", 'store = "sqlite:///near.db"\n')
     assert config.address().store == Chosen(f"sqlite:///{project}/src/near.db", str(near))
@@ -77,7 +77,7 @@ def _sources(*options: str) -> dict[str, str]:
     return {key: found[key]["source"] for key in ("store", "workspace")}
 
 
-def test_file_of_another_store_lends_neither_workspace_nor_token(project: Path) -> None:
+def test_workspace_and_token_of_a_file_are_not_used_for_another_store(project: Path) -> None:
     (project / "token").write_text("sw_secret", encoding="utf-8")
     write(project, 'store = "http://127.0.0.1:1"\nworkspace = "team"\ntoken_file = "token"\n')
     assert config.address().token.value == "sw_secret"
@@ -85,7 +85,7 @@ def test_file_of_another_store_lends_neither_workspace_nor_token(project: Path) 
     assert (found.workspace.value, found.token.value) == (None, None)
 
 
-def test_broken_file_is_not_read_where_the_store_is_named(project: Path) -> None:
+def test_broken_file_is_not_read_if_the_store_is_named(project: Path) -> None:
     write(project, "store =")
     assert shiftwork("submit", "code", "--store", f"sqlite:///{project}/named.db").code == 0
     shown = shiftwork("config", "--store", f"sqlite:///{project}/named.db")
@@ -98,9 +98,9 @@ def test_broken_file_is_not_read_where_the_store_is_named(project: Path) -> None
         ('stor = "sqlite:///a.db"', 1, "there is no key `stor`", "Did you mean `store`?"),
         ('\n\ntokenfile = "a"', 3, "there is no key `tokenfile`", "Did you mean `token_file`?"),
         ("[retry]\nmax_attempts = 3", 1, "there is no key `retry`", "The keys are `store`, `workspace`, `token_file`."),
-        ("# queue\nstore = 5", 2, "`store` must be text in quotes that is not empty", None),
-        ('workspace = " "', 1, "`workspace` must be text in quotes that is not empty", None),
-        ('store = "a\\u0000b"', 1, "`store` must be text in quotes that is not empty", None),
+        ("# queue\nstore = 5", 2, "`store` must be non-empty text in quotes", None),
+        ('workspace = " "', 1, "`workspace` must be non-empty text in quotes", None),
+        ('store = "a\\u0000b"', 1, "`store` must be non-empty text in quotes", None),
         ('store = "queue.db"', 1, "`store` is 'queue.db', which is not an address", None),
         ('workspace = "a"\nstore = sqlite', 2, "not TOML: Invalid value", None),
         ('store = "a://b"\nstore = "a://b"', 2, "not TOML: Cannot overwrite a value", None),
@@ -117,7 +117,7 @@ def test_bad_file_is_named_with_line_and_key(project: Path, text: str, line: int
     assert list(project.rglob("*.db")) == []
 
 
-def test_file_that_is_no_text_is_refused(project: Path) -> None:
+def test_binary_file_is_refused(project: Path) -> None:
     (project / "shiftwork.toml").write_bytes(b"store = '\xff'")
     assert "the file is not UTF-8 text" in shiftwork("list").err
 
@@ -139,7 +139,7 @@ def test_unusable_token_file_is_refused(project: Path, content: bytes | None, wh
     assert f"the token file {project}/token {what}" in shiftwork("list").err
 
 
-def test_token_of_a_file_lets_in(project: Path, sqlite_url: str) -> None:
+def test_token_is_read_from_a_file(project: Path, sqlite_url: str) -> None:
     with served(sqlite_url, tokens=True) as server:
         secret = Terminal(sqlite_url).json("tokens", "create", "me", "--scope", "admin")["secret"]
         (project / "token").write_text(f"{secret}\n", encoding="utf-8")
@@ -156,7 +156,7 @@ def test_new_default_file_is_announced_once(project: Path) -> None:
     assert second.err == ""
 
 
-def test_reading_makes_no_file_and_says_how_to_name_one(project: Path) -> None:
+def test_reading_command_creates_no_file_and_says_how_to_name_a_store(project: Path) -> None:
     done = shiftwork("list")
     assert "Name another with --store, SHIFTWORK_STORE or shiftwork.toml" in done.err
     assert list(project.rglob("*.db")) == []
@@ -169,7 +169,7 @@ def test_doctor_says_where_the_store_comes_from(project: Path) -> None:
     assert (found[0]["check"], found[0]["what"]) == ("address", f"sqlite:///{project}/queue.db, from {file}")
 
 
-async def test_python_without_an_address_means_the_same_queue(project: Path) -> None:
+async def test_python_has_the_same_default_queue(project: Path) -> None:
     write(project, 'store = "sqlite:///queue.db"\nworkspace = "team"\n')
     async with open_queue() as queue:
         assert (queue.url, queue.workspace) == (f"sqlite:///{project}/queue.db", "team")
@@ -177,7 +177,7 @@ async def test_python_without_an_address_means_the_same_queue(project: Path) -> 
         assert database.url == f"sqlite:///{project}/queue.db"
 
 
-def test_blocking_queue_without_an_address_means_the_same_queue(project: Path) -> None:
+def test_blocking_queue_has_the_same_default_queue(project: Path) -> None:
     write(project, 'store = "sqlite:///queue.db"\n')
     with SyncQueue.open() as queue:
         assert queue.url == f"sqlite:///{project}/queue.db"

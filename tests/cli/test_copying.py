@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shiftwork.cli.codes import ExitCode
+from shiftwork.cli.exit_codes import ExitCode
 from tests.cli.terminal import Terminal
 
 

@@ -183,7 +183,7 @@ def test_store_password_is_not_shown(postgres_dsn: str) -> None:
 
 
 def change(url: str, statement: str) -> None:
-    """Done to the database behind the queue's back."""
+    """Change the database directly."""
     if url.startswith("sqlite"):
         apsw.Connection(url.removeprefix("sqlite:///")).execute(statement)
         return

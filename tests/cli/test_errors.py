@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import pytest
 
-from shiftwork.cli.codes import MEANING, ExitCode, code_of
+from shiftwork.cli.exit_codes import MEANING, ExitCode, code_of
 from shiftwork.model.errors import all_errors
 from tests.cli.terminal import Terminal
 
@@ -272,7 +272,7 @@ def test_unwritable_lock_file_is_reported(terminal: Terminal, tmp_path: Path, mo
     whole = os.open
 
     def refusing(path: Any, *known: Any, **named: Any) -> int:
-        """As the system does for everyone but root."""
+        """Refuse writes, as the system does for everyone but root."""
         if str(path).endswith(".turn"):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return whole(path, *known, **named)
@@ -300,7 +300,7 @@ def test_damaged_row_is_reported_in_one_line(terminal: Terminal, line: str, valu
 @pytest.mark.parametrize("option", ["--store", "--workspace", "--actor", "--token"])
 @pytest.mark.parametrize("value", ["", " "])
 def test_empty_option_value_is_refused(terminal: Terminal, tmp_path: Path, option: str, value: str) -> None:
-    """As a shell passes a variable that is not set."""
+    """A shell passes an unset variable like this."""
     for line in ([option, value, "submit", "code"], ["submit", "code", option, value]):
         output = terminal.run(*line)
         assert output.code == 2

@@ -22,7 +22,7 @@ LINES = [row for row in COMMANDS if row[0] not in {*ON_DATABASES, "doctor"}]  # 
 
 
 class Remote(Terminal):
-    """Commands go to a server; what no command does is done at its database."""
+    """Commands go to a server; calls without a command go to its database."""
 
     def __init__(self, folder: Path, database: str, server: str) -> None:
         super().__init__(database, folder)
@@ -88,7 +88,7 @@ def test_token_is_taken_from_option_or_environment(guarded: Remote) -> None:
     assert "needs the scope operate" in refused.err
 
 
-def test_claim_takes_the_secret_of_a_server_as_every_command(guarded: Remote) -> None:
+def test_claim_accepts_a_server_token_like_every_command(guarded: Remote) -> None:
     known = secret(guarded, "default", "submit", "work")
     guarded.run("submit", "code", SHIFTWORK_TOKEN=known)
     done = guarded.run("--token", known, "claim", "--agent", "crab", "--print-token")
@@ -97,7 +97,7 @@ def test_claim_takes_the_secret_of_a_server_as_every_command(guarded: Remote) ->
     assert guarded.run("claim", "--agent", "eel", "--token", known).code == 0
 
 
-def test_doctor_checks_what_a_server_tells(guarded: Remote) -> None:
+def test_doctor_checks_what_a_server_reports(guarded: Remote) -> None:
     known = secret(guarded, "default", "admin")
     guarded.run("submit", "code", SHIFTWORK_TOKEN=known)
     done = guarded.run("doctor", "--json", SHIFTWORK_TOKEN=known)
@@ -127,7 +127,7 @@ def test_work_passes_its_token_on(guarded: Remote, monkeypatch: pytest.MonkeyPat
         data.update(options, target=target, token=os.environ["SHIFTWORK_TOKEN"])
         return 0
 
-    monkeypatch.setattr("shiftwork.worker.command.run", run)
+    monkeypatch.setattr("shiftwork.worker.load_worker.run", run)
     monkeypatch.setenv("SHIFTWORK_TOKEN", "")
     assert guarded.run("work", "app:worker", "--token", "sw_secret").code == 0
     assert (data["url"], data["token"]) == (guarded.server, "sw_secret")

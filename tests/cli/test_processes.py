@@ -31,13 +31,13 @@ def call(folder: Path, line: str, *, stdin: str | None = None, **environment: st
 
 
 def clean_environment() -> dict[str, str]:
-    """Without what commands that other tests ran in this process have set for their children."""
+    """Return the environment without variables that commands of other tests set in this process."""
     set_here = ("SHIFTWORK_STORE", "SHIFTWORK_LOG_FORMAT", "NO_COLOR")
     return {name: value for name, value in os.environ.items() if not name.startswith(set_here)}
 
 
 def in_terminal(folder: Path, line: str, columns: int, **environment: str) -> str:
-    """What a person sees in a terminal of this width."""
+    """Return the output on a terminal of this width."""
     ours, theirs = pty.openpty()
     known = {**clean_environment(), "TERM": "xterm", "COLUMNS": str(columns), **environment}
     process = subprocess.Popen([*PROGRAM, *line.split()], cwd=folder, stdout=theirs, stderr=theirs, env=known)
@@ -270,7 +270,7 @@ import signal, sys
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "shiftwork.cli.working":
+        if name == "shiftwork.cli.claim_commands":
             signal.raise_signal(signal.SIGINT)
 
 sys.meta_path.insert(0, Finder())
@@ -472,7 +472,7 @@ def test_logs_are_followed_until_the_task_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "word"), [("cancel", "cancelled"), ("delete", "deleted")])
-def test_purge_says_what_became_of_the_tasks(tmp_path: Path, mode: str, word: str) -> None:
+def test_purge_reports_the_outcome_of_the_tasks(tmp_path: Path, mode: str, word: str) -> None:
     call(tmp_path, "submit code")
     call(tmp_path, f"settings set purge.mode {mode}")
     assert call(tmp_path, "purge --type code --yes").stdout == f"1 purged ({word}, as purge.mode says)\n"

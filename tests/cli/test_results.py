@@ -32,7 +32,7 @@ def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Termina
 
 @contextmanager
 def working(terminal: Terminal, *works: Work) -> Iterator[None]:
-    """An agent in another thread, with a queue of its own, that does the next tasks so."""
+    """Run an agent in another thread, with its own queue, that handles the next tasks like this."""
 
     async def work() -> None:
         async with Queue.open(terminal.url) as queue:
@@ -83,7 +83,7 @@ def test_exit_code_says_how_the_task_ended(anywhere: Terminal, work: Work, code:
     assert words in done.err
 
 
-def test_task_that_has_not_ended_in_time_has_a_code_of_its_own(anywhere: Terminal) -> None:
+def test_timeout_has_its_own_exit_code(anywhere: Terminal) -> None:
     done = anywhere.run("submit", "code", "--wait", "0.1")
     assert (done.code, done.out) == (10, "")
     assert "has not ended: it is ready" in done.err
@@ -99,7 +99,7 @@ def test_result_waits_for_a_task_submitted_before(anywhere: Terminal) -> None:
     assert json.loads(anywhere.text("result", task_id)) == {"lines": 7}
 
 
-def test_text_is_printed_as_it_is(terminal: Terminal) -> None:
+def test_text_is_printed_unchanged(terminal: Terminal) -> None:
     async def write(queue: Queue, task: Assignment) -> None:
         await queue.complete(task.token, text="a poem\nof two lines")
 
@@ -108,7 +108,7 @@ def test_text_is_printed_as_it_is(terminal: Terminal) -> None:
         assert terminal.text("result", task_id, "--wait") == "a poem\nof two lines\n"
 
 
-def test_dag_prints_what_became_of_each_task(anywhere: Terminal) -> None:
+def test_dag_prints_the_outcome_of_each_task(anywhere: Terminal) -> None:
     with working(anywhere, _complete, _fail):
         done = anywhere.run("submit", "--file", "-", "--wait", "60", stdin=json.dumps(DAG))
     assert done.code == 8
@@ -128,7 +128,7 @@ def test_list_ends_with_the_code_of_its_first_failure(anywhere: Terminal) -> Non
 
 
 @pytest.mark.parametrize("wait", ["soon", "5x", "nan"])
-def test_wrong_wait_is_refused_and_nothing_is_submitted(terminal: Terminal, wait: str) -> None:
+def test_invalid_wait_is_refused_and_nothing_is_submitted(terminal: Terminal, wait: str) -> None:
     terminal.text("migrate")
     done = terminal.run("submit", "code", f"--wait={wait}")
     assert (done.code, done.out) == (2, "")

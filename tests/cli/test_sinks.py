@@ -13,7 +13,7 @@ CONFLICT = 4
 
 
 class Receiver:
-    """A web server in a thread, and what came to it."""
+    """A web server in a thread that stores its requests."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -27,7 +27,7 @@ class Receiver:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Says nothing."""
+                """Print nothing."""
 
         self.server = HTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/in"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import Terminal
+from tests.cli.test_claim_commands import run_script
 from tests.cli.test_processes import call
-from tests.cli.test_working import run_script
 
 SCRIPT = """
 set -euo pipefail

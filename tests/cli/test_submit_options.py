@@ -42,8 +42,8 @@ def test_payload_is_pairs_or_json(
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["name"], "'name' is not key=value, and not key:=JSON"),
-        (["=5"], "'=5' is not key=value"),
+        (["name"], "'name' is neither key=value nor key:=JSON"),
+        (["=5"], "'=5' is neither key=value"),
         ([":=5"], "':=5' has no key before :="),
         (["count:=five"], "count: not JSON: Expecting value, line 1 column 1; write count=... for text"),
         (["a=1", "a=2"], "'a' is given twice"),

@@ -1,4 +1,4 @@
-"""Tokens from the shell: the secret is told once, to anyone who made it."""
+"""Tokens from the shell: the secret is shown once, when it is created."""
 
 from datetime import datetime, timedelta
 

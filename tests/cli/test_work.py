@@ -54,7 +54,7 @@ def test_options_of_the_run_command_are_passed_unchanged(terminal: Terminal, tmp
     assert terminal.json("show", task)["result"]["text"] == "--json --type"
 
 
-def test_task_folders_are_beside_the_queue_by_default(terminal: Terminal) -> None:
+def test_task_folders_are_next_to_the_queue_by_default(terminal: Terminal) -> None:
     task = terminal.text("submit", "code").split()[0]
     assert terminal.run("work", "--type", "code", "--until-idle", "--", "pwd").code == 0
     assert terminal.json("show", task)["result"]["text"] == f"{terminal.url.removeprefix('sqlite:///')}.work/{task}"

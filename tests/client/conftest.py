@@ -24,6 +24,6 @@ def server_url(store_url: str) -> Iterator[str]:
 
 @pytest.fixture
 async def shop(server_url: str) -> AsyncIterator[Client]:
-    """The queue as the producer and the operator hold it, beside the workers."""
+    """The queue of the producer and the operator, next to the workers."""
     async with Client.open(server_url) as opened:
         yield opened

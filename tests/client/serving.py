@@ -1,4 +1,4 @@
-"""Servers for tests that have no loop to spare: one in a thread of this process."""
+"""Servers for tests without an event loop: each runs in a thread of this process."""
 
 import asyncio
 import threading

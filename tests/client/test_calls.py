@@ -1,4 +1,4 @@
-"""Calls over a bad network: repeated until they are answered, with one effect however often they are sent."""
+"""Calls over a bad network: retried until they are answered, with one effect."""
 
 import asyncio
 import logging
@@ -147,7 +147,7 @@ async def test_missing_server_is_reported_as_unavailable(unused_tcp_port: int) -
     assert f"http://127.0.0.1:{unused_tcp_port} cannot be reached" in str(refused.value)
 
 
-async def test_temporarily_unavailable_server_is_asked_again() -> None:
+async def test_call_to_a_temporarily_unavailable_server_is_retried() -> None:
     async with scripted(answer("503 Service Unavailable"), answer("502 Bad Gateway"), GOOD) as script:
         async with Client.open(script.url) as client:
             assert client.workspace == "default"
@@ -164,7 +164,7 @@ async def test_retry_after_is_honoured_by_the_client() -> None:
         assert len(script.heard) == 1
 
 
-async def test_silent_server_is_not_waited_for() -> None:
+async def test_silent_server_is_reported_after_a_timeout() -> None:
     async with scripted(None) as script:
         with pytest.raises(StoreUnavailable, match="does not answer"):
             await Client.open(script.url, timeout_sec=0.05, patience_sec=0.1)

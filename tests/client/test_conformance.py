@@ -13,7 +13,7 @@ from shiftwork.engine.engine import Engine
 from shiftwork.server.serve import Server
 from shiftwork.server.state import ServerState
 from shiftwork.testing import MovedClock
-from shiftwork.wire.listening import listen
+from shiftwork.wire.listen_socket import listen
 from tests.conformance.conftest import *  # noqa: F403  # the same queue under each profile
 
 SUITES = [
@@ -35,7 +35,7 @@ APART = {
 
 
 class Overheard(Client):
-    """A client whose tests may also look at the database behind its server, and pass its time."""
+    """A client whose tests may also use the server's database and clock."""
 
     engine: Engine
     database: str
@@ -50,7 +50,7 @@ class Overheard(Client):
 
 @pytest.fixture
 async def queue(sqlite_url: str, clock: MovedClock) -> AsyncIterator[Client]:
-    """A queue on the other side of a server, whose clock stands until the test moves it."""
+    """A client of a server whose clock only the test moves."""
     async with Queue.open(sqlite_url, clock=clock, seed=7) as served:
         with listen("127.0.0.1", 0) as listening:
             server = Server(ServerState(served), listening)

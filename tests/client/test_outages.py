@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Site:
-    """A server at one address, for as many lives as it takes."""
+    """A server at one address that can be killed and restarted."""
 
     def __init__(self, store: str, server: ServerProcess) -> None:
         self._store = store
@@ -47,7 +47,7 @@ async def site(store_url: str) -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def queue(store_url: str, site: Site) -> AsyncIterator[Queue]:
-    """What really happened, from behind the server."""
+    """The queue, opened directly on the database."""
     async with Queue.open(store_url) as opened:
         yield opened
 
@@ -95,7 +95,7 @@ async def cut_off(queue: Queue, mill: Mill, site: Site, outbox: Path) -> AsyncIt
 
 
 @pytest.mark.requirement("C-262")
-async def test_results_finished_while_the_server_was_away_are_submitted(
+async def test_results_finished_while_the_server_was_down_are_submitted(
     queue: Queue, mill: Mill, site: Site, outbox: Path
 ) -> None:
     async with cut_off(queue, mill, site, outbox) as tasks:
@@ -133,7 +133,7 @@ async def test_killed_child_of_a_fleet_is_replaced_and_its_tasks_reassigned(queu
 
 
 async def test_work_command_passes_its_token_to_all_processes(store_url: str, tmp_path: Path) -> None:
-    """The fleet's parent, its children and their heartbeats come in with it; without it no one does."""
+    """The fleet's parent, its children and their heartbeats all need it."""
     async with Queue.open(store_url) as queue, await start(store_url, "--tokens") as server:
         with running_mill(server.url, tmp_path) as mill:
             (task,) = await submit(queue, mill)

@@ -130,7 +130,7 @@ def test_waiting_call_is_ended_when_the_client_is_closed(server_url: str) -> Non
 
 
 def test_call_made_while_closing_is_refused(server_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the loop was stopped no one would run it, though the loop is not closed yet."""
+    """The loop has stopped but is not closed, so the call would never run."""
     client = SyncQueue.open(server_url)
     join = threading.Thread.join
     output: list[object] = []

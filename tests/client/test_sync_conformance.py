@@ -22,7 +22,7 @@ SUITES += ["limits", "questions", "schedules", "spawning", "steps", "submit", "t
 
 
 class Awaited:
-    """A blocking queue in the hands of tests that await: each call blocks a thread of its own."""
+    """Lets tests await a blocking queue: each call blocks its own thread."""
 
     def __init__(self, blocking: Any, source: Any) -> None:
         self._blocking, self._source = blocking, source
@@ -50,7 +50,7 @@ def _plain(answer: Any) -> Any:
 
 @pytest.fixture
 async def queue(sqlite_url: str, clock: MovedClock) -> AsyncIterator[Any]:
-    """A blocking queue on a database, whose clock stands until the test moves it."""
+    """A blocking queue on a database whose clock only the test moves."""
     loop = BLOCKING._Loop()
     source = await asyncio.to_thread(loop.wait, Queue.open(sqlite_url, clock=clock, seed=7).as_coroutine())
     opened = BLOCKING.SyncQueue(loop, source)

@@ -1,4 +1,4 @@
-"""What a client needs, and what it hands out."""
+"""What a client imports, and the assignments it returns."""
 
 import inspect
 import subprocess
@@ -14,7 +14,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_http_library_is_loaded_when_a_client_is_opened() -> None:
-    done = run("import sys, shiftwork.worker.command, shiftwork.client; sys.exit('aiohttp' in sys.modules)")
+    done = run("import sys, shiftwork.worker.load_worker, shiftwork.client; sys.exit('aiohttp' in sys.modules)")
     assert done.returncode == 0, done.stderr
 
 
@@ -48,7 +48,7 @@ def facts(assignment: Assignment) -> Iterator[tuple[str, Any]]:
         yield name, value() if callable(value) else value
 
 
-async def test_assignment_is_alike_from_a_database_and_from_a_server(shop: Client, store_url: str) -> None:
+async def test_assignment_is_the_same_from_a_database_and_from_a_server(shop: Client, store_url: str) -> None:
     """Two equal tasks: one is claimed on the database, the other through the server."""
     fields = {"type": "code", "payload": {"n": 1}, "spec": {"prompt": "do it"}, "timeout_sec": 60}
     await shop.submit_many([fields, fields])

@@ -72,7 +72,7 @@ async def test_worker_can_use_an_open_client(shop: Client) -> None:
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """The address of a server that wants tokens, and of its database."""
+    """The addresses of a server that requires tokens, and of its database."""
     database = f"sqlite:///{tmp_path}/guarded.db"
     with served(database, tokens=True) as server:
         yield server.url, database
@@ -117,7 +117,7 @@ async def test_wrong_token_ends_the_worker(guarded: tuple[str, str], monkeypatch
 async def test_revoked_token_ends_the_worker_and_its_result_is_kept(
     guarded: tuple[str, str], concurrency: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anyone who comes with a token of this worker's rights hands it in: here one who may write under any claim."""
+    """A worker whose token may write under the claim submits the result later."""
     url, database = guarded
     folder = default_folder(url)
     assert folder is not None

@@ -1,4 +1,4 @@
-"""A bad way to a server: answers that get lost or late on it, and servers that are none."""
+"""A bad network to a server: lost and late answers, and servers that are not ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 
 class Way:
-    """Stands between a client and a server, and hands on what they say unless it is told otherwise."""
+    """A proxy between a client and a server, which can lose or delay messages."""
 
     def __init__(self, target: str) -> None:
         parts = urlsplit(target)
@@ -64,7 +64,7 @@ Meet = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any
 
 @asynccontextmanager
 async def listening(meet: Meet) -> AsyncIterator[str]:
-    """The address of a server that meets anyone who comes; no one is left behind at its end."""
+    """Yield the address of a server that handles every connection; close all of them at the end."""
     meetings: set[asyncio.Task[None]] = set()
     guests: list[asyncio.StreamWriter] = []
 
@@ -117,7 +117,7 @@ def answer(status: str, body: bytes = b"", *headers: str) -> bytes:
 
 @asynccontextmanager
 async def scripted(*answers: bytes | None) -> AsyncIterator[Script]:
-    """None stands for no answer at all."""
+    """Run a scripted server; None means no answer at all."""
     script = Script(answers)
     async with listening(script.meet) as script.url:
         yield script

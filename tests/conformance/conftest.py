@@ -1,4 +1,4 @@
-"""The queue of each document: the same queue, with that document's profile in force."""
+"""The queue of each document: the same queue in that document's profile."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A flood of urgent work, nine tasks to one, with a clock that is moved: what is handed out when."""
+"""A flood of urgent work, nine tasks to one, on a moved clock: records when each task is handed out."""
 
 import math
 from typing import NamedTuple
@@ -12,7 +12,7 @@ CAPACITY = 9
 
 
 class Handed(NamedTuple):
-    """A task that was handed out, by the minutes of its coming and its going."""
+    """A task that was handed out, with the minutes of its submission and its claim."""
 
     came: int
     went: int
@@ -22,7 +22,7 @@ class Handed(NamedTuple):
 async def soak(
     queue: Queue, clock: MovedClock, minutes: int, priorities: tuple[float, float], **fields: object
 ) -> list[Handed]:
-    """Flood the queue for this long, nine to one, and note in which order everything is handed out."""
+    """Flood the queue for this long, nine to one, and return all tasks in the order of their claims."""
     await queue.agents.register(id="server", max_concurrent_tasks=1000)
     handed: list[Handed] = []
     for minute in range(minutes):

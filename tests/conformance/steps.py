@@ -1,4 +1,4 @@
-"""Steps that tests of the verbs take again and again."""
+"""Common steps of tests of the verbs."""
 
 import contextlib
 import os
@@ -11,12 +11,14 @@ import asyncpg
 import msgspec
 
 from shiftwork import Assignment, Queue, views
+from shiftwork.maintenance.loop import run_once
 from shiftwork.snapshots.snapshot_folder import SnapshotFolder
-from shiftwork.store.postgres_opening import split_url
+from shiftwork.store.postgres_open import split_url
+from shiftwork.testing import MovedClock
 
 
 async def take(queue: Queue, agent: str = "worker", **options: Any) -> Assignment:
-    """The one task this agent gets now, started."""
+    """Claim and start one task for this agent."""
     (assignment,) = await queue.claim(agent, start=True, **options)
     return assignment
 
@@ -26,10 +28,16 @@ REPORT = {"decided": "to do as asked"}
 
 
 async def finish(queue: Queue, agent: str = "worker", data: Any = None) -> str:
-    """Take the next task and complete it; its id."""
+    """Claim the next task and complete it; return its id."""
     assignment = await take(queue, agent)
     await queue.complete(assignment.token, data, decision_report=REPORT)
     return assignment.id
+
+
+async def pass_time_exactly(queue: Queue, clock: MovedClock, seconds: float) -> dict[str, dict[str, int]]:
+    """Move the clock and run every job, also those that are not due yet: a limit is seen at its exact moment."""
+    clock.advance(seconds)
+    return await run_once(queue.engine, force=True)
 
 
 async def states(queue: Queue, task_id: str) -> list[str]:
@@ -57,7 +65,7 @@ async def events_named(queue: Queue, name: str) -> list[str | None]:
 
 
 async def sql(queue: Queue, query: str) -> list[dict[str, Any]]:
-    """What someone sees who asks the database itself."""
+    """Query the database directly."""
     return (await _ask(queue, [query]))[0]
 
 
@@ -83,7 +91,7 @@ TABLES = {
 
 
 async def change(queue: Queue, query: str) -> None:
-    """As someone who writes into the database himself."""
+    """Change the database directly."""
     if queue.url.startswith("sqlite"):
         with contextlib.closing(apsw.Connection(queue.url.removeprefix("sqlite:///"))) as connection:
             connection.set_busy_timeout(10_000)
@@ -97,7 +105,7 @@ _BY_ITSELF = frozenset({"meters", "duties", "count_marks", "count_sums", "count_
 
 
 async def everything(queue: Queue) -> dict[str, list[str]]:
-    """Every row of every table, to see whether anything changed; but for what processes write by themselves."""
+    """Return all rows of all tables, to compare them, except those that processes write by themselves."""
     if not queue.url.startswith("sqlite"):
         return await _everything_at_once(queue)
     names = [row["name"] for row in await sql(queue, TABLES["sqlite"]) if row["name"] not in _BY_ITSELF]
@@ -106,7 +114,7 @@ async def everything(queue: Queue) -> dict[str, list[str]]:
 
 
 async def _everything_at_once(queue: Queue) -> dict[str, list[str]]:
-    """A server takes longer to be asked for each of its tables than to answer."""
+    """Read all tables in one query, since a query per table would take longer."""
     dsn, options = split_url(queue.url)
     server = await asyncpg.connect(dsn, server_settings={"search_path": options.get("schema", "public")})
     try:
@@ -124,20 +132,20 @@ async def viewed(queue: Queue, view: str, task_id: str) -> dict[str, Any]:
 
 
 async def ids_in_order(queue: Queue, agent: str = "taker") -> list[str]:
-    """Everything this agent may take, in the order in which it gets it."""
+    """Return the ids of all tasks that this agent may claim, in the order of its claims."""
     await queue.agents.register(id=agent, max_concurrent_tasks=1000)
     return [assignment.id for assignment in await queue.claim(agent, 1000)]
 
 
 def give_folder(queue: Queue) -> None:
-    """A folder for snapshots, to a queue that has none beside its file."""
+    """Give a snapshot folder to a queue that has none next to its file."""
     if queue.engine.snapshots is None:
         folder = Path(os.environ["SHIFTWORK_ARTIFACTS"]).with_name("snapshots")
         queue.engine.snapshots = SnapshotFolder(folder, named=False)  # none is taken unasked
 
 
 async def dead_letter(queue: Queue, agent: str = "worker", error: str = "boom", **fields: Any) -> str:
-    """A task whose first failure was its last; its id."""
+    """Dead-letter a task at its first failure; return its id."""
     task_id = (await queue.submit({"type": "code", **fields})).id
     assignment = await take(queue, agent)
     await queue.fail(assignment.token, "crash", error, retry=False)

@@ -30,7 +30,7 @@ async def size(queue: Queue, account: str, capacity: float = 1000, unit: str = "
 
 
 async def work(queue: Queue, tokens: int, agent: str = "worker") -> str | None:
-    """One task that uses so many tokens; the account of its claim."""
+    """Run one task that uses this many tokens; return the account of its claim."""
     await queue.submit(type="code")
     held = await take(queue, agent)
     await queue.complete(held.token, usage={"tokens_in": tokens})
@@ -47,7 +47,7 @@ async def window(queue: Queue, name: str = "a") -> Window:
 
 
 async def report(queue: Queue, utilization: float, resets_in: float, name: str = "five_hour", **more: Any) -> None:
-    """What the provider said during a task."""
+    """Report the provider's windows during a task."""
     await queue.submit(type="code")
     held = await take(queue)
     state = {"window": name, "utilization": utilization, "resets_at": queue.now() + resets_in, **more}
@@ -70,7 +70,7 @@ async def test_reported_usage_is_counted_until_the_window_resets(queue: Queue, c
     assert (found.used, found.resets_at) == (0, None)
 
 
-async def test_used_up_window_rests_its_account_until_the_reset(queue: Queue, clock: MovedClock) -> None:
+async def test_used_up_window_pauses_its_account_until_the_reset(queue: Queue, clock: MovedClock) -> None:
     await hire(queue, "a")
     await size(queue, "a")
     await work(queue, 1000)
@@ -161,7 +161,7 @@ async def test_running_work_reserves_what_tasks_usually_use(queue: Queue, clock:
         ),
     ],
 )
-async def test_headers_of_an_answer_say_how_far_a_window_is_used(
+async def test_response_headers_report_the_usage_of_a_window(
     queue: Queue, headers: dict[str, str], expected: tuple[str, float, float]
 ) -> None:
     await hire(queue, "a")
@@ -185,7 +185,7 @@ async def test_window_in_a_message_reaches_the_account_of_the_claim(queue: Queue
     await queue.claims.message(held.token, "text", "broken", data={"provider_window": {"window": 7}})
 
 
-async def test_report_of_the_provider_corrects_our_counting(queue: Queue, clock: MovedClock) -> None:
+async def test_provider_report_overrides_our_count(queue: Queue, clock: MovedClock) -> None:
     await hire(queue, "a")
     await size(queue, "a", 100)
     await work(queue, 100)
@@ -213,7 +213,7 @@ async def test_refusal_fills_the_window_and_the_task_goes_to_another_account(que
     assert (again.id, again.account, (await queue.get(task.id)).attempts) == (task.id, "b", 0)
 
 
-async def test_refusal_rests_its_task_where_there_is_no_other_account(queue: Queue, clock: MovedClock) -> None:
+async def test_refusal_pauses_its_task_if_there_is_no_other_account(queue: Queue, clock: MovedClock) -> None:
     await hire(queue, "a")
     task = await queue.submit(type="code")
     await queue.fail((await take(queue)).token, "rate_limit", "try again in 3 hours 12 minutes")
@@ -223,7 +223,7 @@ async def test_refusal_rests_its_task_where_there_is_no_other_account(queue: Que
     assert (full.name, full.utilization, full.resets_at) == ("five_hour", 1, clock() + 3.2 * HOUR)
 
 
-async def test_refused_credentials_rest_one_account_until_they_are_renewed(queue: Queue, clock: MovedClock) -> None:
+async def test_refused_credentials_pause_one_account_until_they_are_renewed(queue: Queue, clock: MovedClock) -> None:
     await hire(queue, "a", "b")
     await queue.submit(type="code")
     held = await take(queue)
@@ -240,7 +240,7 @@ async def test_refused_credentials_rest_one_account_until_they_are_renewed(queue
     assert (await account(queue, "a")).state == "available"
 
 
-async def test_use_before_reset_takes_only_what_would_lapse(queue: Queue, clock: MovedClock) -> None:
+async def test_use_before_reset_uses_only_quota_that_would_lapse(queue: Queue, clock: MovedClock) -> None:
     await queue.settings.set("use_before_reset", True, type="backlog")
     await hire(queue, "a")
     await size(queue, "a", 1000)
@@ -265,13 +265,13 @@ async def test_other_work_goes_first_whatever_would_lapse(queue: Queue, clock: M
 
 
 @pytest.mark.parametrize(("order", "model"), [("listed", "claude-opus-4-1"), ("cheapest", "claude-3-5-haiku-latest")])
-async def test_task_says_whether_its_first_or_its_cheapest_model_is_used(queue: Queue, order: str, model: str) -> None:
+async def test_task_chooses_between_its_first_and_its_cheapest_model(queue: Queue, order: str, model: str) -> None:
     named = ["claude-opus-4-1", "claude-sonnet-4-5", "claude-3-5-haiku-latest"]
     await queue.submit(type="code", spec={"constraints": {"model_preferences": named, "model_order": order}})
     assert (await take(queue)).model == model
 
 
-async def test_owner_says_whether_the_cheapest_model_is_used(queue: Queue) -> None:
+async def test_setting_chooses_the_cheapest_model_unless_the_task_does(queue: Queue) -> None:
     await queue.settings.set("model_order", "cheapest", type="code")
     named = ["claude-opus-4-1", "claude-3-5-haiku-latest"]
     await queue.submit(type="code", spec={"constraints": {"model_preferences": named}})
@@ -282,7 +282,7 @@ async def test_owner_says_whether_the_cheapest_model_is_used(queue: Queue) -> No
     assert (await take(queue)).model == "claude-opus-4-1"
 
 
-async def test_task_is_not_stuck_where_only_an_allowed_model_is_there(queue: Queue) -> None:
+async def test_task_runs_if_only_a_fallback_or_any_other_model_is_available(queue: Queue) -> None:
     constraints = {"model_preferences": ["opus"], "fallback_models": ["sonnet"]}
     await queue.submit_many(
         [{"type": "code", "payload": {"n": n}, "spec": {"constraints": constraints}} for n in (1, 2)]
@@ -294,7 +294,7 @@ async def test_task_is_not_stuck_where_only_an_allowed_model_is_there(queue: Que
     assert (await take(queue)).model == "haiku"
 
 
-async def test_window_of_a_model_rests_that_model_alone(queue: Queue, clock: MovedClock) -> None:
+async def test_window_of_a_model_pauses_only_that_model(queue: Queue, clock: MovedClock) -> None:
     await hire(queue, "a", models_available=["opus", "sonnet"])
     await report(queue, 1.0, HOUR, name="seven_day_opus", model="opus", status="rejected")
     assert (await account(queue)).state == "available"
@@ -322,7 +322,7 @@ async def test_removed_account_is_used_without_windows(queue: Queue) -> None:
         ([{"name": "day", "unit": "tokens", "capacity": 1}] * 2, "windows[1].name"),
     ],
 )
-async def test_window_that_makes_no_sense_is_refused(queue: Queue, windows: list[dict[str, Any]], where: str) -> None:
+async def test_invalid_window_is_refused(queue: Queue, windows: list[dict[str, Any]], where: str) -> None:
     with pytest.raises(InputError) as refused:
         await queue.accounts.set("anthropic", "a", windows=windows)
     assert refused.value.where == where
@@ -335,7 +335,7 @@ async def test_several_accounts_need_their_provider(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("status", ["allowed", "allowed_warning"])
-async def test_full_window_rests_no_one_while_the_provider_still_serves(queue: Queue, status: str) -> None:
+async def test_full_window_blocks_no_one_while_the_provider_still_serves(queue: Queue, status: str) -> None:
     await hire(queue, "a")
     await report(queue, 1.0, HOUR, status=status)
     assert (await account(queue)).state == "available"
@@ -343,9 +343,7 @@ async def test_full_window_rests_no_one_while_the_provider_still_serves(queue: Q
     assert len(await queue.claim("worker")) == 1
 
 
-async def test_window_of_a_minute_does_not_hide_that_five_hours_are_nearly_used(
-    queue: Queue, clock: MovedClock
-) -> None:
+async def test_minute_window_does_not_hide_a_nearly_used_five_hour_window(queue: Queue, clock: MovedClock) -> None:
     await hire(queue, "a", "b")
     sizes = [
         {"name": "minute", "unit": "tokens", "capacity": 900},
@@ -358,7 +356,7 @@ async def test_window_of_a_minute_does_not_hide_that_five_hours_are_nearly_used(
     assert await work(queue, 1) == "b"  # the minute of a is whole again, its five hours are not
 
 
-async def test_window_of_a_minute_decides_between_accounts_without_others(queue: Queue) -> None:
+async def test_minute_window_decides_between_accounts_without_others(queue: Queue) -> None:
     await hire(queue, "a", "b")
     for name in ("a", "b"):
         await queue.accounts.set("anthropic", name, windows=[{"name": "minute", "unit": "tokens", "capacity": 100}])
@@ -366,7 +364,7 @@ async def test_window_of_a_minute_decides_between_accounts_without_others(queue:
 
 
 async def two_agents(queue: Queue, used: int = 800, **more: Any) -> None:
-    """Agent `low` has used much of its account, agent `high` nothing of its own; both ask for work."""
+    """Agent `low` has used much of its account, agent `high` nothing; both are claiming."""
     for agent, name in (("low", "a"), ("high", "b")):
         await hire(queue, name, agent=agent, **more)
         await size(queue, name)
@@ -400,7 +398,7 @@ async def test_urgent_task_takes_any_account(queue: Queue) -> None:
     assert (await take(queue, "low")).id == task.id
 
 
-async def test_task_does_not_wait_where_an_account_has_little_more_left(queue: Queue) -> None:
+async def test_task_does_not_wait_for_an_account_with_little_more_left(queue: Queue) -> None:
     await two_agents(queue, used=300)
     task = await queue.submit(type="code")
     assert (await take(queue, "low")).id == task.id

@@ -39,7 +39,7 @@ async def rows_of_issue(aegis: Queue) -> list[Task]:
 
 
 async def keep_alive(aegis: Queue, clock: MovedClock, seconds: float) -> None:
-    """Time passes while the daemon beats."""
+    """Let time pass while the daemon sends heartbeats."""
     while seconds > 0:
         await aegis.runtimes.heartbeat(RUNTIME)
         await pass_time(aegis, clock, min(60, seconds))

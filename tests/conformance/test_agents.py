@@ -123,7 +123,7 @@ async def test_retry_goes_to_same_group_when_no_other_group_exists(coscientist: 
 
 
 async def money(queue: Queue, name: str = "worker") -> tuple[float | None, float, float]:
-    """What the agent may still spend, has spent, and has set aside."""
+    """Return the agent's remaining, spent and granted money."""
     (agent,) = [agent for agent in await queue.agents.list() if agent.id == name]
     return agent.budget_remaining_usd, agent.spent_usd, agent.granted_usd
 
@@ -144,7 +144,7 @@ async def test_claim_reserves_budget_and_completion_returns_the_unused_part(queu
 
 
 async def lose(queue: Queue, clock: MovedClock) -> str:
-    """A claim for which 0.60 of 1.00 dollars are set aside, lost by silence; its token."""
+    """Lose a claim with a grant of 0.60 of 1.00 dollars by silence; return its token."""
     await queue.agents.register(id="worker", budget_remaining_usd=1.0)
     await queue.submit(type="code", estimated_cost_usd=0.6)
     token = (await take(queue)).token

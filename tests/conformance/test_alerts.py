@@ -1,4 +1,4 @@
-"""Alerts: each is written with its cause, told once, and acknowledged by someone."""
+"""Alerts: each is written with its cause, raised once, and acknowledged by a person."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from shiftwork.observe.alert_kinds import KINDS
 from shiftwork.observe.model import Alert
 from shiftwork.store.store import Tx
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import dead_letter, events_named, submit_dag, take
+from tests.conformance.steps import dead_letter, events_named, pass_time_exactly, submit_dag, take
 
 
 async def of_kind(queue: Queue, kind: str) -> list[Alert]:
@@ -41,7 +41,7 @@ async def test_failure_that_is_retried_raises_no_alert(queue: Queue) -> None:
 
 
 class Undone(Exception):
-    """The transaction is given up."""
+    """Rolls the transaction back."""
 
 
 async def test_alert_is_rolled_back_with_its_cause(queue: Queue) -> None:
@@ -77,7 +77,7 @@ async def test_poison_pill_raises_its_own_critical_alert(queue: Queue, clock: Mo
     task_id = (await queue.submit(type="code", max_attempts=9)).id
     for agent in ("first", "second", "first"):
         await queue.fail((await take(queue, agent)).token, "crash")
-        await pass_time(queue, clock, 3600)
+        await pass_time_exactly(queue, clock, 3600)
     assert [alert.kind for alert in await queue.alerts.list()] == ["dead_lettered", "poison_pill"]
     (pill,) = await of_kind(queue, "poison_pill")
     assert (pill.task_id, pill.severity) == (task_id, "critical")
@@ -88,7 +88,7 @@ async def test_unknown_delivery_outcome_raises_its_own_alert(queue: Queue, clock
     await take(queue)
     await pass_time(queue, clock, 3600)
     (alert,) = await of_kind(queue, "delivery_unknown")
-    assert alert.message == f"Task {task_id} was started once and its end is not known"
+    assert alert.message == f"Task {task_id} was started once, and its outcome is unknown"
     assert len(await of_kind(queue, "dead_lettered")) == 1
 
 
@@ -222,9 +222,9 @@ async def test_acknowledged_alerts_are_deleted_after_retention_and_open_ones_kep
         await dead_letter(queue)
     first, second = await queue.alerts.list()
     await queue.alerts.acknowledge(first.seq)
-    await pass_time(queue, clock, 99)
+    await pass_time_exactly(queue, clock, 99)
     assert len(await queue.alerts.list()) == 2
-    assert (await pass_time(queue, clock, 1))["retention"] == {"alerts": 1}
+    assert (await pass_time_exactly(queue, clock, 1))["retention"] == {"alerts": 1}
     assert await queue.alerts.list() == [second]
 
 

@@ -1,4 +1,4 @@
-"""Artifacts: content by its hash, kept while someone refers to it, never handed out damaged."""
+"""Artifacts: content by its hash, kept while it is referenced, never returned damaged."""
 
 import hashlib
 import io
@@ -17,7 +17,7 @@ from shiftwork.artifacts.spool import BLOCK
 from shiftwork.maintenance.loop import run_once
 from shiftwork.model.errors import ArtifactDamaged, InputError, LeaseLost, NotFound, TooLarge, UnknownReference
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import events_named, everything, take
+from tests.conformance.steps import events_named, everything, pass_time_exactly, take
 
 DAY = 86_400.0
 BIG = random.Random(7).randbytes(2 * BLOCK + 1000)
@@ -38,7 +38,7 @@ def depot(queue: Queue) -> BlobStore:
 
 
 def files(queue: Queue) -> list[Path]:
-    """Every file that is in the folder, under way or kept."""
+    """Return all files in the folder, complete or not."""
     return sorted(path for path in Path(depot(queue).url.removeprefix("file://")).rglob("*") if path.is_file())
 
 
@@ -286,9 +286,9 @@ async def test_artifact_upload_with_token_of_another_task_is_refused(queue: Queu
 
 async def test_unreferenced_artifact_is_deleted_after_a_day(queue: Queue, clock: MovedClock) -> None:
     kept = await queue.artifacts.put(b"loose")
-    await pass_time(queue, clock, DAY - 1)
+    await pass_time_exactly(queue, clock, DAY - 1)
     assert await content(queue, kept.id) == b"loose"
-    done = await pass_time(queue, clock, 2)
+    done = await pass_time_exactly(queue, clock, 2)
     assert done["artifacts"] == {"collected": 1, "removed": 1}
     assert files(queue) == []
     with pytest.raises(NotFound):
@@ -339,11 +339,11 @@ async def test_purged_task_releases_its_artifacts(queue: Queue, clock: MovedCloc
     shared, own = [(await queue.artifacts.put(each)).id for each in (b"shared", b"own")]
     await queue.submit(type="gone", spec={"context_refs": [shared, own]})
     await queue.submit(type="stays", spec={"context_refs": [shared]})
-    await pass_time(queue, clock, 2 * DAY)
+    await pass_time_exactly(queue, clock, 2 * DAY)
     await queue.control.purge(type="gone")
-    await pass_time(queue, clock, DAY - 1)
+    await pass_time_exactly(queue, clock, DAY - 1)
     assert await content(queue, own) == b"own", "it begins to be old only now"
-    await pass_time(queue, clock, 2)
+    await pass_time_exactly(queue, clock, 2)
     with pytest.raises(NotFound):
         await queue.artifacts.info(own)
     assert await content(queue, shared) == b"shared"

@@ -11,7 +11,7 @@ from tests.conformance.steps import submit_dag, take
 
 
 async def causes(queue: Queue) -> dict[str, Cause]:
-    """By kind, as of now: counts of two seconds ago would do."""
+    """Return the current causes by kind, without the cached counts of the last seconds."""
     await queue.status(fresh=True)
     found = (await queue.control.blocked()).causes
     assert len({cause.kind for cause in found}) == len(found), found
@@ -36,7 +36,7 @@ async def test_empty_queue_has_no_causes(queue: Queue) -> None:
     assert (found.running, found.waiting, found.causes, found.is_idle) == (0, 0, [], False)
 
 
-async def test_running_tasks_are_counted_apart(queue: Queue) -> None:
+async def test_running_tasks_are_counted_separately(queue: Queue) -> None:
     await submit(queue, 3)
     await take(queue)
     await queue.status(fresh=True)
@@ -44,7 +44,7 @@ async def test_running_tasks_are_counted_apart(queue: Queue) -> None:
     assert (found.running, found.waiting, found.is_idle) == (1, 2, False)
 
 
-async def test_paused_types_and_agents_at_capacity_are_told_apart(queue: Queue) -> None:
+async def test_paused_types_and_agents_at_capacity_are_distinguished(queue: Queue) -> None:
     await agent(queue, max_concurrent_tasks=1)
     await submit(queue, 3)
     await submit(queue, 2, type="deploy")
@@ -119,7 +119,7 @@ async def test_work_without_an_agent_says_what_it_needs(queue: Queue) -> None:
     assert cause.what == "no registered agent can take them: they need type y, capability z"
 
 
-async def test_agents_away_and_silent_agents_are_told_apart(queue: Queue, clock: MovedClock) -> None:
+async def test_unavailable_and_silent_agents_are_distinguished(queue: Queue, clock: MovedClock) -> None:
     await agent(queue)
     await submit(queue, 2)
     assert (await only(queue)).kind == "in_line"
@@ -150,7 +150,7 @@ async def test_dependencies_name_dead_letters_among_them(queue: Queue) -> None:
     assert cause.lifts.endswith("review dead letters: shiftwork dlq")
 
 
-async def test_approvals_questions_signals_and_times_are_told_apart(queue: Queue, clock: MovedClock) -> None:
+async def test_approvals_questions_signals_and_times_are_distinguished(queue: Queue, clock: MovedClock) -> None:
     await queue.settings.set("guards", [{"type": "careful"}])
     await submit(queue, 2, type="careful")
     for terms in ({"question": "Where to?"}, {"signal": "go"}, {"until": clock() + 90}):

@@ -15,7 +15,7 @@ HALF_OPEN_SEC = 60
 
 
 async def fail_some(queue: Queue, count: int, type_: str = "code", reason: str = "crash", **options: Any) -> None:
-    """So many tasks of a type that fail for good."""
+    """Fail this many tasks of a type for good."""
     for _ in range(count):
         await queue.submit(type=type_)
         held = await take(queue, types=[type_])
@@ -33,7 +33,7 @@ async def open_breaker(queue: Queue, type_: str = "code") -> None:
 
 
 async def to_test(queue: Queue, clock: MovedClock, **fields: Any) -> Assignment:
-    """The task that is let through to see whether the type fares better."""
+    """Return the task that is handed out as a probe."""
     await open_breaker(queue)
     await queue.submit_many([{"type": "code", **fields}] * 3)
     clock.advance(HALF_OPEN_SEC)
@@ -275,7 +275,7 @@ async def test_probe_counts_as_failed_when_its_agent_goes_silent(queue: Queue, c
 
 
 async def test_probe_without_end_is_replaced_after_its_time_limit(queue: Queue, clock: MovedClock) -> None:
-    """Held by an agent that beats forever; only the task's own limit was lifted since."""
+    """Held by an agent that sends heartbeats forever; the task's own time limit was removed."""
     await queue.settings.set("heartbeat_timeout_sec", None)
     tested = await to_test(queue, clock, timeout_sec=1000)
     until = (await breaker(queue)).closed_until

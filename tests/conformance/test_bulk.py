@@ -54,7 +54,7 @@ async def test_pages_are_bounded_and_can_be_resumed(queue: Queue) -> None:
     assert (second.changed, second.next) == (0, None)
 
 
-async def test_progress_is_told_of_every_page(queue: Queue) -> None:
+async def test_progress_is_reported_for_every_page(queue: Queue) -> None:
     for _ in range(3):
         await fill(queue, 150)
     pages: list[BulkPage] = []
@@ -64,7 +64,7 @@ async def test_progress_is_told_of_every_page(queue: Queue) -> None:
     assert {task.priority for task in (await queue.tasks.list(limit=1000)).tasks} == {7}
 
 
-async def test_tasks_that_come_meanwhile_are_left_alone(queue: Queue, clock: MovedClock) -> None:
+async def test_tasks_submitted_meanwhile_are_not_changed(queue: Queue, clock: MovedClock) -> None:
     await fill(queue, 3)
     first = await queue.bulk.page("cancel", {"type": "code"}, limit=2)
     clock.advance(1)
@@ -115,7 +115,7 @@ async def test_purge_by_filter_follows_its_setting(queue: Queue, mode: str) -> N
                 await queue.get(each)
 
 
-async def test_purge_of_completed_tasks_is_skipped_where_purging_cancels(queue: Queue) -> None:
+async def test_purge_of_completed_tasks_is_skipped_if_purging_cancels(queue: Queue) -> None:
     await fill(queue, 1)
     ended = await finish(queue)
     await queue.settings.set("purge.mode", "cancel")
@@ -127,7 +127,7 @@ async def test_purge_of_completed_tasks_is_skipped_where_purging_cancels(queue: 
 
 
 async def test_task_that_moved_on_is_skipped_and_named(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look for a page and its transaction, an agent takes one of its tasks."""
+    """Between the query for a page and its transaction, an agent claims one of its tasks."""
     from shiftwork.search.selection import Selection  # noqa: PLC0415  # for this test alone
 
     ours, look = await fill(queue, 3), Selection.page
@@ -207,7 +207,7 @@ async def test_unknown_dag_or_parent_is_not_found(queue: Queue) -> None:
             await queue.bulk.cancel(where, dry_run=True)
 
 
-async def test_bulk_change_finds_what_is_indexed_and_what_is_new(queue: Queue, clock: MovedClock) -> None:
+async def test_bulk_change_finds_indexed_and_new_tasks(queue: Queue, clock: MovedClock) -> None:
     await fill(queue, 2)
     await pass_time(queue, clock, 1)
     await fill(queue, 2)

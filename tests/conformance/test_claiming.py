@@ -27,8 +27,8 @@ async def test_task_stays_ready_until_an_agent_claims_it(queue: Queue, clock: Mo
     assert (await queue.get(task_id)).status == "ready"
 
 
-async def test_each_task_of_a_batch_is_handed_over_with_what_is_known_of_it(queue: Queue, clock: MovedClock) -> None:
-    """Tried before, behind a dependency, and neither, in one claim."""
+async def test_each_task_of_a_batch_claim_has_all_its_facts(queue: Queue, clock: MovedClock) -> None:
+    """One claim gets a retried task, a task with a dependency, and a plain one."""
     tried = (await queue.submit(type="code")).id
     await queue.fail((await take(queue)).token, "crash", "it broke")
     first = (await queue.submit(type="code")).id
@@ -355,7 +355,7 @@ async def test_task_near_its_deadline_goes_first(queue: Queue, clock: MovedClock
 
 
 async def waiting_claim(queue: Queue, agent: str = "worker", **options: Any) -> asyncio.Task[list[Any]]:
-    """A claim that has looked, found nothing and waits."""
+    """A claim that found nothing and waits."""
     claim = asyncio.create_task(queue.claim(agent, wait=20, **options))
     waiters = queue.executor.shared.claim_waiters._waiters
     before = len(waiters)
@@ -365,7 +365,7 @@ async def waiting_claim(queue: Queue, agent: str = "worker", **options: Any) -> 
 
 
 async def answer(claim: asyncio.Task[list[Any]]) -> list[Any]:
-    """What a waiting claim was answered, long before its own time was up."""
+    """Return the answer of a waiting claim, which must come long before its timeout."""
     return await asyncio.wait_for(claim, 10)
 
 

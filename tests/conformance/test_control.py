@@ -7,11 +7,11 @@ from shiftwork.limits.model import Closed
 from shiftwork.model.errors import InputError, NotFound, VersionConflict
 from shiftwork.observe.model import Blocker
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import dead_letter, events_named, finish, statuses, submit_dag, take
+from tests.conformance.steps import dead_letter, events_named, finish, pass_time_exactly, statuses, submit_dag, take
 
 
 async def total(queue: Queue) -> int:
-    """Everything the queue answers for."""
+    """Return the number of all tasks, including archived and removed ones."""
     status = await queue.status()
     return sum(status.counts.values()) + status.tombstones + status.archived
 
@@ -157,7 +157,7 @@ async def test_status_counts_by_state_type_tier_and_level(queue: Queue, clock: M
 async def test_each_maintenance_job_reports_its_last_run(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code")
     await queue.fail((await take(queue)).token, "crash")
-    await pass_time(queue, clock, 15)
+    await pass_time_exactly(queue, clock, 15)
     jobs = {job.name: job for job in await queue.control.maintenance()}
     assert jobs["promote"].counts == {"promoted": 1}
     for idle in ("snapshot", "clock"):  # no folder is named for snapshots, and the clock did not go back
@@ -272,6 +272,9 @@ async def test_explain_shows_position_of_a_ready_task(queue: Queue) -> None:
     explained = await queue.explain(task_id)
     assert (explained.holds, explained.position, explained.able_agents) == ([], 2, ["worker"])
     assert explained.summary == "ready, with 2 tasks before it in its lane"
+    for _ in range(2):
+        await finish(queue)
+    assert (await queue.explain(task_id)).summary == "ready, first in its lane"
 
 
 @pytest.mark.requirement("C-143")
@@ -280,10 +283,10 @@ async def test_archived_task_stays_readable(queue: Queue, clock: MovedClock) -> 
     task_id = (await queue.submit(type="code", id="mine", tags=["t"], payload={"n": 1})).id
     await finish(queue, data={"answer": 42})
     buried = await dead_letter(queue)
-    await pass_time(queue, clock, 3599)
+    await pass_time_exactly(queue, clock, 3599)
     before = await queue.get(task_id)
     assert before.archived is False
-    await pass_time(queue, clock, 1)
+    await pass_time_exactly(queue, clock, 1)
     after = await queue.get("mine")
     assert (after.id, after.archived, after.status) == (task_id, True, "completed")
     assert (after.payload, after.result, after.tags) == (before.payload, before.result, ["t"])

@@ -358,7 +358,7 @@ async def test_exhausted_quota_delays_retry_by_an_hour_where_it_costs_an_attempt
 
 
 @pytest.mark.parametrize("error", ["Invalid API key · Please run /login", 'API Error: 401 {"type":"error"}'])
-async def test_refused_credentials_rest_their_account_alone_until_it_is_lifted(
+async def test_refused_credentials_pause_only_their_account_until_lifted(
     queue: Queue, clock: MovedClock, error: str
 ) -> None:
     task = await failed(queue, f"exit code 1\n{error}", "agent_error")
@@ -378,7 +378,7 @@ async def test_refused_credentials_rest_their_account_alone_until_it_is_lifted(
     assert len((await queue.claims.request("a1")).assignments) == 1
 
 
-async def test_refused_credentials_of_an_account_without_a_name_rest_their_agent(queue: Queue) -> None:
+async def test_refused_credentials_of_an_unnamed_account_pause_their_agent(queue: Queue) -> None:
     for name in ("b1", "b2"):
         await queue.agents.register(id=name, types=["code"], provider="openai")
     task = (await queue.submit(type="code")).id

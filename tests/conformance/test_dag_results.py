@@ -1,4 +1,4 @@
-"""Waiting for DAGs: what became of each task, the first failure, and DAGs that can go no further."""
+"""Waiting for DAGs: the outcome of each task, the first failure, and DAGs that cannot continue."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from tests.conformance.steps import finish, take
 CHAIN = {"tasks": [{"type": "code", "key": "a"}, {"type": "code", "key": "b", "dependencies": ["a"]}]}
 
 
-async def test_dag_answers_with_the_result_of_each_task(queue: Queue) -> None:
+async def test_dag_result_has_the_result_of_each_task(queue: Queue) -> None:
     dag = await queue.submit_dag(CHAIN)
     waiting = asyncio.create_task(dag.result(timeout=30))
     for number in range(2):
@@ -25,7 +25,7 @@ async def test_dag_answers_with_the_result_of_each_task(queue: Queue) -> None:
     ]
 
 
-async def test_dag_that_has_not_ended_says_how_far_it_is(queue: Queue) -> None:
+async def test_open_dag_reports_its_progress(queue: Queue) -> None:
     dag = await queue.submit_dag(CHAIN)
     await finish(queue)
     with pytest.raises(ResultTimeout, match="1 of 2 tasks are done"):
@@ -34,7 +34,7 @@ async def test_dag_that_has_not_ended_says_how_far_it_is(queue: Queue) -> None:
         await dag.results(timeout=0)
 
 
-async def test_dag_that_can_go_no_further_has_failed(queue: Queue) -> None:
+async def test_dag_that_cannot_continue_has_failed(queue: Queue) -> None:
     dag = await queue.submit_dag(CHAIN)
     waiting = asyncio.create_task(dag.results(timeout=30))
     taken = await take(queue)
@@ -50,7 +50,7 @@ async def test_dag_that_can_go_no_further_has_failed(queue: Queue) -> None:
     assert [task.id for task in (await queue.dags.result(dag)).failures] == [dag[0].id]
 
 
-async def test_cancelled_dag_is_said_to_be(queue: Queue) -> None:
+async def test_cancelled_dag_is_reported_as_cancelled(queue: Queue) -> None:
     dag = await queue.submit_dag(CHAIN)
     await queue.dags.cancel(dag.dag_id or "", "enough")
     with pytest.raises(TaskCancelled):
@@ -58,7 +58,7 @@ async def test_cancelled_dag_is_said_to_be(queue: Queue) -> None:
     assert (await queue.dags.result(dag)).status == "cancelled"
 
 
-async def test_newest_row_answers_for_a_retried_task(aegis: Queue) -> None:
+async def test_result_of_a_retried_task_is_that_of_its_newest_row(aegis: Queue) -> None:
     dag = await aegis.submit_dag({"tasks": [{"type": "code", "key": "a"}, {"type": "code", "key": "b"}]})
     taken = await take(aegis, "first")
     await aegis.fail(taken.token, "timeout")
@@ -68,14 +68,14 @@ async def test_newest_row_answers_for_a_retried_task(aegis: Queue) -> None:
     assert {task.id for task in (await aegis.dags.result(dag)).tasks} == {task.id for task in dag}
 
 
-async def test_task_that_was_there_already_is_waited_for_too(queue: Queue) -> None:
+async def test_already_existing_task_is_awaited_too(queue: Queue) -> None:
     await queue.submit(type="code", idempotency_key="same")
     dag = await queue.submit_dag({"tasks": [{"type": "code", "idempotency_key": "same"}, {"type": "code", "key": "b"}]})
     done = {await finish(queue, data=number): number for number in range(2)}
     assert await dag.result(timeout=5) == {dag[0].id: done[dag[0].id], "b": done[dag[1].id]}
 
 
-async def test_lone_task_is_a_dag_of_one(queue: Queue) -> None:
+async def test_standalone_task_is_a_dag_of_one(queue: Queue) -> None:
     made = await queue.submit(type="code")
     assert made.dag_id is not None
     waiting = asyncio.create_task(queue.dags.result(made.dag_id, wait=30))
@@ -83,7 +83,7 @@ async def test_lone_task_is_a_dag_of_one(queue: Queue) -> None:
     assert [task.output for task in (await waiting).tasks] == ["alone"]
 
 
-async def test_unknown_dag_and_wrong_wait_are_refused(queue: Queue) -> None:
+async def test_unknown_dag_and_invalid_wait_are_refused(queue: Queue) -> None:
     dag = await queue.submit_dag(CHAIN)
     with pytest.raises(NotFound):
         await queue.dags.result("dag_00000000000000000000000000", wait=5)

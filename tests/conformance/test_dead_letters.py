@@ -1,4 +1,4 @@
-"""Work that no one tries again by itself: what is kept about it, and what a person decides."""
+"""Dead letters: what is recorded about them, and the decisions of people."""
 
 import pytest
 

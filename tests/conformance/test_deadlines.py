@@ -16,7 +16,7 @@ async def due_in(queue: Queue, clock: MovedClock, seconds: float, **fields: Any)
 
 
 async def passed(queue: Queue) -> list[str]:
-    """What the alerts say."""
+    """Return the messages of the alerts."""
     return [alert.message for alert in await queue.alerts.list(kind="deadline_passed")]
 
 

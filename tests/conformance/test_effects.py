@@ -1,4 +1,4 @@
-"""Effects: an outside action happens once under its key; what no one can know is asked of a person."""
+"""Effects: an outside action happens once per key; a person resolves unknown outcomes."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ AT_ONCE = {"strategy": "immediate"}
 
 
 async def begun(queue: Queue, agent: str = "worker", **fields: Any) -> str:
-    """The token of a task at work."""
+    """Start a task and return its token."""
     await queue.submit({"type": "order", "retry": AT_ONCE, "target_agent_id": agent, **fields})
     return (await take(queue, agent)).token
 
@@ -29,7 +29,7 @@ def task_of(token: str) -> str:
 
 
 async def die_of_it(queue: Queue, **fields: Any) -> tuple[str, str]:
-    """A task whose second attempt finds an effect of which no one knows; its id and the effect's key."""
+    """Dead-letter a task over an unknown effect; return its id and the effect's key."""
     token = await begun(queue, **fields)
     effect = await queue.effects.begin(token, "charge")
     token = await again(queue, token)
@@ -195,7 +195,7 @@ async def test_unknown_effect_dead_letters_the_task_with_an_alert(queue: Queue) 
     assert (task.status, task.failure_reason, task.attempts) == ("dead_lettered", "effect_unknown", 2)
     (alert,) = await queue.alerts.list(kind="effect_unknown")
     assert (alert.severity, alert.task_id, alert.data) == ("critical", task_id, {"key": key})
-    assert alert.message == f"Task {task_id} began the effect {key}, and whether it happened is not known"
+    assert alert.message == f"Task {task_id} began the effect {key}; whether it happened is unknown"
 
 
 @pytest.mark.parametrize("happened", [True, False])

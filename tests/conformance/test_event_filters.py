@@ -1,4 +1,4 @@
-"""Events of some tasks, DAGs, types and verbs alone, read and followed."""
+"""Events filtered by task, DAG, type and verb, read and followed."""
 
 import asyncio
 
@@ -35,7 +35,7 @@ async def test_page_without_matches_ends_at_the_end_of_the_log(queue: Queue) -> 
     assert [event.task_id for event in last.events] == [made[-1].id]
 
 
-async def test_follower_of_one_task_sees_it_alone(queue: Queue) -> None:
+async def test_follower_of_one_task_sees_only_its_events(queue: Queue) -> None:
     mine = await queue.submit(type="code")
 
     async def follow() -> list[str]:

@@ -125,7 +125,7 @@ async def test_event_cursor_returns_every_event_once(queue: Queue) -> None:
     assert await queue.events(end) == EventPage([], end)
 
 
-async def test_a_reader_may_begin_now_and_wait_for_what_comes(queue: Queue) -> None:
+async def test_reader_can_start_now_and_wait_for_new_events(queue: Queue) -> None:
     await queue.submit(type="code")
     page = await queue.events("now")
     assert (page.events, page.next) == ([], (await queue.events()).next)

@@ -1,9 +1,9 @@
-"""Fair share: anyone who floods the queue makes no one else wait for longer than a round."""
+"""Fair share: a flood of one submitter delays the others by at most one round."""
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.fairness import share_policy
+from shiftwork.fairness import policy
 from shiftwork.model.errors import InputError
 from shiftwork.settings.model import FairShare
 from shiftwork.testing import MovedClock, pass_time
@@ -23,7 +23,7 @@ async def flood(queue: Queue, count: int = FLOOD, **fields: object) -> list[str]
 
 
 async def authors(queue: Queue, count: int) -> list[str | None]:
-    """Whose tasks are handed out next, one claim each."""
+    """Return the authors of the next tasks, one claim each."""
     await queue.agents.register(id="taker", max_concurrent_tasks=100_000)
     return [(await queue.claim("taker"))[0].task().created_by for _ in range(count)]
 
@@ -40,9 +40,7 @@ async def test_one_task_behind_a_flood_waits_one_turn(queue: Queue, clock: Moved
 async def test_each_share_gets_equal_turns_regardless_of_backlog(queue: Queue) -> None:
     await share_by(queue, "created_by")
     names = ["alice", "bob", "carol"]
-    assert (
-        len({share_policy.share_of(FairShare(by="created_by", shares=SHARES), name, None, []) for name in names}) == 3
-    )
+    assert len({policy.share_of(FairShare(by="created_by", shares=SHARES), name, None, []) for name in names}) == 3
     for name, count in zip(names, (FLOOD, 20, 20), strict=True):
         await flood(queue, count, created_by=name)
     handed = await authors(queue, 60)

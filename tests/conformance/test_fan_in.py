@@ -1,4 +1,4 @@
-"""A task that goes on when its subtasks or dependencies have ended, whatever the outcome, and sees each failure."""
+"""A task that continues once its subtasks or dependencies have ended, with any outcome, and sees each failure."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -30,7 +30,7 @@ async def complete_part(queue: Queue, data: Any = None) -> None:
     await queue.complete((await take(queue, "another", types=["part"])).token, data)
 
 
-async def test_parent_goes_on_with_the_results_of_the_others(queue: Queue) -> None:
+async def test_parent_continues_with_the_results_of_the_others(queue: Queue) -> None:
     first, second, third = await waiting_parent(queue)
     await complete_part(queue, {"n": 0})
     await fail_part(queue)
@@ -72,7 +72,7 @@ async def test_parent_survives_a_setting_that_would_cancel_it(queue: Queue) -> N
 
 
 async def test_setting_continue_does_not_change_a_wait_for_subtasks(queue: Queue) -> None:
-    """A handler that did not ask for failures would take the subtask for done."""
+    """A handler that did not request failures would treat the subtask as completed."""
     await queue.settings.set("on_dependency_failed", "continue")
     await queue.submit(type="code", id="parent")
     await queue.spawn((await take(queue)).token, PARTS[:1], wait=True)
@@ -154,7 +154,7 @@ async def test_every_end_of_a_subtask_frees_its_parent_once(queue: Queue, clock:
     assert [(each.id, each.status) for each in answer] == [(part, status)]
 
 
-async def test_retried_dead_letter_changes_nothing_for_a_parent_that_went_on(queue: Queue) -> None:
+async def test_retried_dead_letter_changes_nothing_for_a_parent_that_continued(queue: Queue) -> None:
     (part,) = await waiting_parent(queue, PARTS[:1])
     await fail_part(queue)
     again = await take(queue, types=["code"])
@@ -170,8 +170,8 @@ async def test_retried_dead_letter_changes_nothing_for_a_parent_that_went_on(que
     assert (given.status, given.inline, given.reason) == ("dead_lettered", False, "crash")
 
 
-async def test_reviewed_parent_asks_for_its_subtasks_anew(queue: Queue) -> None:
-    """A person who had the subtask done and retries the parent wants it to see the result."""
+async def test_retried_parent_sees_new_outcomes_of_its_subtasks(queue: Queue) -> None:
+    """After the subtask was completed on a retry, a retry of the parent must see its result."""
     (part,) = await waiting_parent(queue, PARTS[:1])
     await fail_part(queue)
     await queue.fail((await take(queue, types=["code"])).token, "subtasks_failed", retry=False)
@@ -195,7 +195,7 @@ async def test_wait_for_tasks_that_have_ended_keeps_the_slot(queue: Queue) -> No
     assert await queue.waits.wait_for_tasks(token, [done, lost], failures="return") == "running"
 
 
-async def test_wait_for_tasks_goes_on_when_the_last_has_ended(queue: Queue) -> None:
+async def test_wait_for_tasks_ends_with_the_last_task(queue: Queue) -> None:
     first, second = [(await queue.submit(each)).id for each in PARTS[:2]]
     await queue.submit(type="code", id="parent")
     token = (await take(queue, types=["code"])).token
@@ -208,7 +208,7 @@ async def test_wait_for_tasks_goes_on_when_the_last_has_ended(queue: Queue) -> N
 
 
 async def test_displaced_subtask_has_not_ended(queue: Queue) -> None:
-    """It comes back by itself when there is room."""
+    """It returns by itself when there is room."""
     await waiting_parent(queue, [{**PARTS[0], "priority": 80}])
     await queue.settings.set("overflow", "displace_to_dlq")
     await queue.settings.set("max_queue_size", 1)
@@ -217,7 +217,7 @@ async def test_displaced_subtask_has_not_ended(queue: Queue) -> None:
     assert (await queue.get("parent")).status == "pending"
 
 
-async def test_unknown_way_to_treat_failures_is_refused(queue: Queue) -> None:
+async def test_unknown_value_of_failures_is_refused(queue: Queue) -> None:
     await queue.submit(type="code")
     token = (await take(queue)).token
     with pytest.raises(InputError, match="failures"):
@@ -299,7 +299,7 @@ async def test_dag_with_a_failure_that_nothing_depends_on_fails(queue: Queue) ->
     assert (await queue.dags.get(dag)).status == "failed"
 
 
-async def test_explain_says_that_any_end_will_do(queue: Queue) -> None:
+async def test_explain_says_that_any_outcome_suffices(queue: Queue) -> None:
     await queue.settings.set("on_dependency_failed", "continue")
     ids = await submit_dag(queue, {"a": [], "b": ["a"]})
     (hold,) = (await queue.explain(ids["b"])).holds
@@ -309,7 +309,7 @@ async def test_explain_says_that_any_end_will_do(queue: Queue) -> None:
     assert [each.error for each in found.failed_dependencies] == ["the source is gone"]
 
 
-async def test_explain_of_a_waiting_parent_says_that_any_end_will_do(queue: Queue) -> None:
+async def test_explain_of_a_waiting_parent_says_that_any_outcome_suffices(queue: Queue) -> None:
     await waiting_parent(queue, PARTS[:1])
     (hold,) = (await queue.explain("parent")).holds
     assert (hold.kind, hold.lifts) == ("subtask", "that task ends, whatever its outcome")

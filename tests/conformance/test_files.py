@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def twice(watching: Watching) -> int:
-    """A file counts once it stayed as it was from one look to the next."""
+    """Scan twice: a file counts once it did not change between two scans."""
     return await watching.scan() + await watching.scan()
 
 
@@ -135,7 +135,7 @@ async def test_unreadable_file_does_not_block_other_files(
     really = folder_watch._sha256
 
     def read(path: Path) -> str:
-        """Anyone who runs the tests may be root, from whom no mode keeps a file."""
+        """Make a file unreadable, even for root, who ignores file modes."""
         if locked and path.name.startswith("locked"):
             raise PermissionError(13, "Permission denied", str(path))
         return really(path)
@@ -180,7 +180,7 @@ async def test_unmounted_disk_reports_no_removed_files(
     eyes = Watching(queue, folder)
     await twice(eyes)
     with monkeypatch.context() as unmounted:
-        unmounted.setattr(folder_watch, "_look_at", lambda _: FolderScan({}, frozenset(), -1))
+        unmounted.setattr(folder_watch, "_scan_folder", lambda _: FolderScan({}, frozenset(), -1))
         for _ in range(3):
             with pytest.raises(OSError, match="unmounted"):
                 await eyes.scan()

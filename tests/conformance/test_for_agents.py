@@ -1,4 +1,4 @@
-"""What a queue for agents has and one for e-mails has not: money, models that are in, abilities, bad tasks."""
+"""Features of a queue for agents: costs, capabilities, fallback models and poison pills."""
 
 import pytest
 

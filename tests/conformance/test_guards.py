@@ -1,4 +1,4 @@
-"""Guards: tasks that need an approval before they run, and what an approval is bound to."""
+"""Guards: tasks that need approval before they run, and which work an approval covers."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ async def status(queue: Queue, task_id: str) -> str:
 
 
 async def logged(queue: Queue, task_id: str) -> list[str]:
-    """What the table event_log says of a task."""
+    """Return the rows of the table event_log about a task."""
     rows = await sql(queue, f"select event_type from event_log where task_id = '{task_id}' order by id, part")
     return [row["event_type"] for row in rows]
 

@@ -1,4 +1,4 @@
-"""A claim hands over the task as anyone reads it: every field is the same, whatever happened to it before."""
+"""A claim returns the task exactly as a read does, after any history."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -114,7 +114,7 @@ async def test_claimed_task_equals_the_task_read(queue: Queue, clock: MovedClock
 
 
 def as_written(task: dict[str, Any]) -> dict[str, Any]:
-    """Of what is read, the part that was written; what is filled in beside it is left out."""
+    """Return the submitted fields of a task that was read, without those that the queue added."""
 
     def part(read: Any, written: Any) -> Any:
         return {name: read.get(name) for name in written} if isinstance(written, dict) else read

@@ -119,7 +119,7 @@ async def test_pool_below_minimum_is_reported_once_until_restored(queue: Queue, 
     await queue.agents.set_status("two", "offline")
     await pass_time(queue, clock, 30)
     (alert,) = await open_alerts(queue, "pool_below_minimum")
-    assert alert.message == "1 agents are live, at least 2 are wanted"
+    assert alert.message == "1 agents are live, at least 2 are required"
     await pass_time(queue, clock, 20)
     assert await emitted(queue, "pool.below_minimum", "pool.restored") == ["pool.below_minimum"]
     await queue.claim("one")

@@ -14,7 +14,7 @@ from tests.conformance.steps import take
 
 
 def with_token(queue: Queue, token_id: str) -> Queue:
-    return queue.speaking_as(queue.caller._replace(holder=token_id))
+    return queue.for_caller(queue.caller._replace(holder=token_id))
 
 
 def by_request(queue: Queue, request_id: str) -> Queue:
@@ -95,9 +95,9 @@ async def test_repeated_batch_gets_same_answer_after_its_name_exists(queue: Queu
     await queue.claim("ada", start=True)
     caller = queue.caller._replace(idempotency=IdempotentRequest("key", "same"))
     reports = [Completion(1, token="job-1.1"), Completion(1, token="job-9.1")]
-    first = await queue.speaking_as(caller).batch.complete(reports)
+    first = await queue.for_caller(caller).batch.complete(reports)
     await queue.submit({"type": "x", "id": "job-9"})
-    again = await queue.speaking_as(caller._replace(idempotency=IdempotentRequest("key", "same"))).batch.complete(
+    again = await queue.for_caller(caller._replace(idempotency=IdempotentRequest("key", "same"))).batch.complete(
         reports
     )
     assert [(outcome.task_id, outcome.status) for outcome in again] == [

@@ -1,4 +1,4 @@
-"""A worker that came with a token writes only under claims made with it; anyone who needs none writes under any."""
+"""A worker with a token writes only under claims made with it; without tokens, every caller writes under any claim."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -44,7 +44,7 @@ NAMES_OF_CLAIMS = {"token", "tokens", "heartbeats", "completions", "failures", "
 
 
 def with_token(queue: Queue, token_id: str | None) -> Queue:
-    return queue.speaking_as(queue.caller._replace(holder=token_id))
+    return queue.for_caller(queue.caller._replace(holder=token_id))
 
 
 async def held_by(queue: Queue, *, start: bool = True, **fields: Any) -> str:
@@ -65,7 +65,7 @@ async def held_for(verb: str, queue: Queue) -> str:
 
 
 async def refused(answer: Awaitable[Any]) -> str:
-    """The code with which a write was refused, however its verb tells it."""
+    """Return the code of a refused write, raised or returned."""
     try:
         found = await answer
     except (NotYourClaim, LeaseLost) as error:

@@ -1,4 +1,4 @@
-"""Hooks: anyone who signs with the secret starts work, once for each delivery; everyone else is refused and
+"""Hooks: a delivery signed with the secret starts work once; all others are refused and
 reported.
 """
 

@@ -8,7 +8,7 @@ from tests.conformance.steps import events_named, finish, submit_dag, take
 
 
 async def displaced_child(queue: Queue, **settings: object) -> tuple[str, str, str]:
-    """A task that is running, one that depends on it and had to make room, and the claim of the first."""
+    """Create a running task and a displaced task that depends on it; return both and the claim of the first."""
     values = {"max_queue_size": 2, "overflow": "displace_to_dlq", "max_attempts": 1, **settings}
     for key, value in values.items():
         await queue.settings.set(key, value)

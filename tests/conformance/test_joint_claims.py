@@ -1,4 +1,4 @@
-"""Claims that come at one moment share one transaction, and each keeps its own limits, errors and caller."""
+"""Concurrent claims share one transaction; each keeps its own limits, errors and caller."""
 
 import asyncio
 import functools
@@ -15,7 +15,7 @@ from tests.conformance.steps import take
 
 @pytest.fixture
 def transactions(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The verbs of agents, a name for each transaction; what a queue does of its own accord is left out."""
+    """Return the agents' verbs, one name per transaction, without background work of the queue."""
     store, begun = queue.engine.store, list[str]()
     run = store.run
 
@@ -33,7 +33,7 @@ async def claim_at_once(queue: Queue, agents: Sequence[str], **options: Any) -> 
 
 
 async def learn(queue: Queue, agents: Sequence[str]) -> None:
-    """Let the queue know these agents, its settings and its lanes."""
+    """Let the queue cache these agents, its settings and its lanes."""
     await queue.submit(type="code")
     await queue.complete((await take(queue, agents[0])).token)
     await claim_at_once(queue, agents)
@@ -109,7 +109,7 @@ async def test_retried_task_is_not_passed_over_by_joint_claims(queue: Queue, clo
     assert urgent.id in {task.id for each in claimed for task in each}
 
 
-async def test_one_agents_refusal_leaves_the_other_claims_alone(queue: Queue) -> None:
+async def test_refusal_of_one_agent_does_not_affect_the_other_claims(queue: Queue) -> None:
     await queue.settings.set("require_registration", True)
     for agent in ("ada", "bob"):
         await queue.agents.register(id=agent)
@@ -134,7 +134,7 @@ async def test_joint_claims_grant_no_more_than_the_budget(queue: Queue, *, daily
     assert sum(len(each) for each in claimed) == (2 if daily else 6)
 
 
-async def test_joint_claims_keep_a_limit(queue: Queue) -> None:
+async def test_joint_claims_respect_a_limit(queue: Queue) -> None:
     await queue.limits.set("type:code", concurrency=4)
     await queue.submit_many([{"type": "code"}] * 20)
     claimed = await claim_at_once(queue, AGENTS)
@@ -161,7 +161,7 @@ async def test_each_joint_claim_is_written_under_its_own_request(queue: Queue) -
     assert written == [(f"agent:{agent}", f"request-{agent}") for agent in AGENTS[:3]]
 
 
-async def test_task_of_a_caller_that_left_a_joint_claim_is_ready_again(queue: Queue) -> None:
+async def test_task_of_a_caller_that_cancelled_its_joint_claim_is_ready_again(queue: Queue) -> None:
     await learn(queue, AGENTS[:3])
     made = await queue.submit_many([{"type": "code"}] * 3)
     claims = [asyncio.ensure_future(queue.claim(agent)) for agent in AGENTS[:3]]
@@ -183,14 +183,14 @@ async def test_waiting_agents_take_a_burst(queue: Queue) -> None:
 
 
 async def until_parked(queue: Queue, count: int) -> None:
-    """Until this many claims have looked and wait."""
+    """Wait until this many claims have found nothing and wait."""
     waiters = queue.executor.shared.claim_waiters
     async with asyncio.timeout(20):
         while len(waiters._waiters) < count or any(w.looking for w in waiters._waiters.values()):  # noqa: ASYNC110  # a look of another task
             await asyncio.sleep(0)
 
 
-async def test_blocked_claim_does_not_hold_up_the_next_batch(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_blocked_claim_does_not_delay_the_next_batch(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     await learn(queue, AGENTS[:3])
     run, blocked = queue.engine.store.run, asyncio.Event()
     first = True
@@ -213,7 +213,7 @@ async def test_blocked_claim_does_not_hold_up_the_next_batch(queue: Queue, monke
     assert await stuck == []
 
 
-async def test_heartbeats_and_starts_of_one_moment_are_one_transaction(queue: Queue, transactions: list[str]) -> None:
+async def test_concurrent_heartbeats_and_starts_are_one_transaction(queue: Queue, transactions: list[str]) -> None:
     await learn(queue, AGENTS)
     await queue.submit_many([{"type": "code"}] * 30)
     claimed = [task for (task,) in await asyncio.gather(*(queue.claim(agent) for agent in AGENTS))]
@@ -234,7 +234,7 @@ async def test_heartbeats_and_starts_of_one_moment_are_one_transaction(queue: Qu
     assert written == {(task.id, verb, f"request-{task.id}") for task in claimed for verb in ("started", "progress")}
 
 
-async def test_late_heartbeat_is_refused_alone(queue: Queue) -> None:
+async def test_only_the_late_heartbeat_is_refused(queue: Queue) -> None:
     await learn(queue, AGENTS[:2])
     await queue.submit_many([{"type": "code"}] * 2)
     (kept,), (ended,) = await claim_at_once(queue, AGENTS[:2])

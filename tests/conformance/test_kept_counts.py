@@ -1,4 +1,4 @@
-"""Finished tasks are counted from the log and not read: the sums are right at every moment, whoever works."""
+"""Finished tasks are counted from the log and not read: the sums are right at every moment, under any load."""
 
 import asyncio
 
@@ -14,13 +14,13 @@ from tests.conformance.steps import change, dead_letter, finish, sql, take
 
 
 async def difference(queue: Queue) -> dict[kept_counts.Tally, int]:
-    """By how much the rows exceed what is kept of them, on one snapshot."""
+    """Return the difference between the rows and the kept counts, in one snapshot."""
     _, wrong = await queue.engine.store.read(kept_counts.difference)
     return dict(wrong)
 
 
 async def count_on(queue: Queue) -> None:
-    """As the maintenance job does."""
+    """Count the log, as the maintenance job does."""
     await kept_counts.advance(queue.engine.store)
     await kept_counts.make_whole(queue.engine.store)
 
@@ -102,7 +102,7 @@ async def test_counting_ends_at_the_end_of_the_log(counted: Queue, monkeypatch: 
     assert await difference(counted) == {}
 
 
-async def test_removed_tasks_leave_the_counts_also_before_their_end_is_counted(counted: Queue) -> None:
+async def test_removed_tasks_leave_the_counts_even_before_their_end_is_counted(counted: Queue) -> None:
     await counted.settings.set("purge.mode", "delete")
     await counted.submit_many([{"type": "code", "priority": priority} for priority in (5, 50, 90)])
     for _ in range(2):
@@ -186,7 +186,9 @@ async def test_counts_are_right_at_every_moment_while_others_work(counted: Queue
     assert await difference(counted) == {}
 
 
-async def test_readers_count_all_themselves_where_no_job_runs(counted: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readers_count_all_tasks_themselves_if_no_job_runs(
+    counted: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kept_counts, "TAIL", 3)
     await counted.submit_many([{"type": "code"}] * 3)
     await finish(counted)
@@ -205,7 +207,7 @@ async def test_each_workspace_has_its_own_counts(counted: Queue) -> None:
         await count_on(counted)
 
 
-async def test_wrong_sums_are_set_right_once(counted: Queue) -> None:
+async def test_wrong_sums_are_corrected_once(counted: Queue) -> None:
     await counted.submit(type="code")
     await finish(counted)
     await count_on(counted)

@@ -52,7 +52,7 @@ async def test_scheduled_task_starts_at_its_time(queue: Queue, clock: MovedClock
     assert await states(queue, made.id) == ["created", "pending", "ready", "claimed", "running"]
 
 
-async def test_time_in_the_past_means_at_once(queue: Queue, clock: MovedClock) -> None:
+async def test_start_time_in_the_past_means_at_once(queue: Queue, clock: MovedClock) -> None:
     past = await queue.submit(type="code", run_at=clock() - 60)
     now = await queue.submit(type="code", delay=0)
     assert (past.status, now.status) == ("ready", "ready")
@@ -263,7 +263,7 @@ async def test_revived_dependent_waits_for_its_time_again(queue: Queue, clock: M
     assert (await queue.get(late)).status == "ready"
 
 
-async def test_alike_tasks_at_other_times_are_not_duplicates(queue: Queue, clock: MovedClock) -> None:
+async def test_equal_tasks_at_different_times_are_not_duplicates(queue: Queue, clock: MovedClock) -> None:
     await queue.settings.set("idempotency.source", "params_hash")
     now = await queue.submit(type="code", payload={"a": 1})
     later = await queue.submit(type="code", payload={"a": 1}, delay=60)
@@ -334,14 +334,16 @@ async def test_running_task_is_not_disturbed_by_its_expiry(queue: Queue, clock: 
     assert (await queue.get(task_id)).status == "completed"
 
 
-async def test_task_that_gave_its_slot_back_goes_on_after_its_expiry(queue: Queue, clock: MovedClock) -> None:
+async def test_task_that_freed_its_slot_continues_after_its_expiry(queue: Queue, clock: MovedClock) -> None:
     task_id = await expire_in(queue, 60)
     await queue.waits.wait((await take(queue)).token, "nap", until=clock() + 120)
     assert "expiries" not in await pass_time(queue, clock, 120)
     assert [held.id for held in await claimable(queue)] == [task_id]
 
 
-async def test_dependents_of_an_expired_task_end_as_of_a_cancelled_one(queue: Queue, clock: MovedClock) -> None:
+async def test_dependents_of_an_expired_task_end_like_those_of_a_cancelled_task(
+    queue: Queue, clock: MovedClock
+) -> None:
     task_id = await expire_in(queue, 60)
     below = (await queue.submit(type="code", dependencies=[task_id])).id
     free = (await queue.submit(type="docs", dependencies=[task_id], settings={"on_dependency_cancelled": "satisfy"})).id
@@ -372,7 +374,7 @@ async def test_bad_changes_of_times_change_nothing(queue: Queue, clock: MovedClo
     assert await everything(queue) == before
 
 
-async def test_dead_letter_that_is_retried_expires_no_more(queue: Queue, clock: MovedClock) -> None:
+async def test_retried_dead_letter_does_not_expire(queue: Queue, clock: MovedClock) -> None:
     task_id = await expire_in(queue, 60, max_attempts=1)
     await queue.fail((await take(queue)).token, "crash")
     assert "expiries" not in await pass_time(queue, clock, 60)
@@ -381,7 +383,7 @@ async def test_dead_letter_that_is_retried_expires_no_more(queue: Queue, clock: 
 
 
 @pytest.mark.parametrize("what", ["scheduled", "retry", "expiry"])
-async def test_next_look_is_at_the_moment_that_something_is_due(queue: Queue, clock: MovedClock, what: str) -> None:
+async def test_next_poll_is_at_the_moment_that_something_is_due(queue: Queue, clock: MovedClock, what: str) -> None:
     due = clock() + 0.07
     if what == "scheduled":
         await queue.submit(type="code", run_at=due)
@@ -407,7 +409,9 @@ async def test_trigger_creates_tasks_for_later(queue: Queue, clock: MovedClock) 
 
 
 @pytest.mark.parametrize(("field", "instead"), [("run_at", "delay"), ("expires_at", "expires_in")])
-async def test_trigger_with_one_moment_is_refused(queue: Queue, clock: MovedClock, field: str, instead: str) -> None:
+async def test_trigger_with_an_absolute_time_is_refused(
+    queue: Queue, clock: MovedClock, field: str, instead: str
+) -> None:
     on = {"kind": "event", "events": ["task.completed"]}
     with pytest.raises(InputError, match="fires repeatedly") as refused:
         await queue.triggers.save("later", on=on, task={"type": "code", field: clock() + 60})
@@ -440,7 +444,7 @@ async def test_average_wait_counts_from_the_time_of_a_scheduled_task(queue: Queu
     assert (await queue.status(fresh=True)).average_wait_sec["medium"] == pytest.approx(10)
 
 
-async def test_time_that_was_moved_meanwhile_is_waited_for(queue: Queue, clock: MovedClock) -> None:
+async def test_start_time_postponed_meanwhile_is_respected(queue: Queue, clock: MovedClock) -> None:
     """Maintenance has found the task due, and then someone postpones it before its row is locked."""
     task_id = (await queue.submit(type="code", delay=60)).id
     uuid = ids.parse(task_id)

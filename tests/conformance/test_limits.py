@@ -1,4 +1,4 @@
-"""Limits: this much at once and this much in a window of a provider, account, model or type, and never more."""
+"""Limits on concurrency and on usage per window, by provider, account, model or type, are never exceeded."""
 
 import re
 from importlib import resources
@@ -16,7 +16,7 @@ SPEC = {"constraints": {"model_preferences": ["opus"], "fallback_models": ["haik
 
 
 async def many(queue: Queue, count: int, agent: str = "many", **options: Any) -> list[Assignment]:
-    """What an agent gets that asks for this many."""
+    """Claim this many tasks for an agent."""
     await queue.agents.register(id=agent, max_concurrent_tasks=None, **options)
     return await queue.claim(agent, count, start=True)
 
@@ -234,7 +234,7 @@ async def test_queue_without_limits_writes_no_limit_rows(queue: Queue) -> None:
 
 
 class Listening:
-    """A transaction that notes which statements it was asked for."""
+    """A transaction that records the names of its statements."""
 
     def __init__(self, tx: Any, heard: list[str]) -> None:
         self._tx = tx

@@ -9,7 +9,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.engine import lanes
 from shiftwork.engine.claim_requests import Wanted, for_agent
-from shiftwork.engine.scan import CHUNK, MAX_ROWS
+from shiftwork.engine.lane_scan import CHUNK, MAX_ROWS
 from shiftwork.store.store import Row, Verb
 from shiftwork.testing import MovedClock
 from tests.conformance.test_unused import Heard
@@ -27,7 +27,7 @@ def needs(*skills: str, **fields: Any) -> dict[str, Any]:
 
 
 class Counting(Heard):
-    """A real transaction that counts the rows it answers, by statement."""
+    """A real transaction that counts the rows it returns, by statement."""
 
     rows: Counter[str]
 
@@ -38,7 +38,7 @@ class Counting(Heard):
 
 
 async def claim_counting(url: str, clock: MovedClock, agent: str, **options: Any) -> tuple[list[str], Counter[str]]:
-    """What a process gets that does nothing but this claim, and how many rows it reads for it, by statement."""
+    """Make one claim in a new process; return its tasks and the rows read, by statement."""
     rows: Counter[str] = Counter()
     async with Queue.open(url, clock=clock, seed=7) as process:
         run = process.engine.store.run
@@ -56,7 +56,7 @@ async def claim_counting(url: str, clock: MovedClock, agent: str, **options: Any
 
 
 async def claims_until(url: str, clock: MovedClock, agent: str, wanted: str, most: int, **options: Any) -> int:
-    """How many claims of new processes it takes until one gets this task."""
+    """Return how many claims of new processes it takes to get this task."""
     for number in range(1, most + 1):
         taken, rows = await claim_counting(url, clock, agent, **options)
         assert rows["scan_lanes"] + rows["oldest_ready"] <= MAX_READ

@@ -11,16 +11,17 @@ from shiftwork.maintenance import loop
 from shiftwork.maintenance.loop import ErrorThrottle, run_once
 from shiftwork.maintenance.write_probe import ProcessHeartbeat
 from shiftwork.model.errors import VersionConflict
-from shiftwork.model.silence import Stall
-from shiftwork.testing import MovedClock, pass_time
+from shiftwork.model.heartbeat_grace import Stall
+from shiftwork.testing import MovedClock
+from tests.conformance.steps import pass_time_exactly
 from tests.worker.steps import until
 
 NO_CHANCE = {"jitter": False, "initial_delay_sec": 7}
 
 
 async def settle(queue: Queue, clock: MovedClock) -> None:
-    """Every job has just run: by their periods none is due for a while."""
-    await pass_time(queue, clock, 1)
+    """Run every job, so that none is due for a while."""
+    await pass_time_exactly(queue, clock, 1)
 
 
 async def test_retry_is_claimable_when_its_delay_has_passed(queue: Queue, clock: MovedClock) -> None:
@@ -154,7 +155,7 @@ async def job_of(queue: Queue, name: str) -> MaintenanceJob:
 
 
 async def test_slow_maintenance_jobs_do_not_delay_recovery_jobs(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever walks through all workspaces continues apart from the jobs that recover work."""
+    """Jobs that scan all workspaces run separately from the jobs that recover work."""
     begun, enough = asyncio.Event(), asyncio.Event()
 
     async def slow(_engine: object) -> dict[str, int]:

@@ -18,7 +18,7 @@ from shiftwork.testing import MovedClock, pass_time
 
 
 async def _spoil(queue: Queue, statement: str) -> None:
-    """What no verb does: change a row behind the queue's back."""
+    """Change a row directly, as no verb does."""
     if queue.url.startswith("sqlite"):
         apsw.Connection(queue.url.removeprefix("sqlite:///")).execute(statement)
         return

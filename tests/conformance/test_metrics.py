@@ -1,4 +1,4 @@
-"""Metrics: a scripted history with known answers, counted once whatever happens, and bounded anyone who makes up
+"""Metrics: a scripted history with known answers, counted exactly once, and bounded if clients invent
 names.
 """
 
@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.maintenance import loop, rotation
+from shiftwork.maintenance import loop, model
 from shiftwork.model.reports import Completion
 from shiftwork.observe import metrics as measuring
 from shiftwork.observe.metric_catalogue import BUCKETS, MAX_SERIES, METRICS
@@ -29,7 +29,7 @@ async def value(queue: Queue, name: str, **labels: str) -> float | None:
 
 
 async def count_the_log(queue: Queue) -> None:
-    """As the maintenance job does it, whenever it is due."""
+    """Count the log, as the maintenance job does."""
     await loop.run_once(queue.engine, force=True)
 
 
@@ -248,7 +248,7 @@ async def test_claim_calls_of_an_ended_process_are_kept(store_url: str) -> None:
 
 
 def counters(found: Metrics) -> dict[str, float]:
-    """What must be the same anyone who counted it."""
+    """Return the counters, which must not depend on the counting process."""
     kinds = ("counter", "histogram")
     plain = [sample for sample in found.samples if METRICS[measuring.metric_of(sample.name)].kind in kinds]
     return {f"{sample.name} {sorted(sample.labels.items())}": sample.value for sample in plain}
@@ -324,7 +324,7 @@ async def test_metrics_are_calculated_every_thirty_seconds(coscientist: Queue, c
 async def test_many_workspaces_are_measured_in_turn(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rotation, "MAX_COUNT", 2)
+    monkeypatch.setattr(model, "MAX_COUNT", 2)
     places = [queue, queue.in_workspace("second"), queue.in_workspace("third")]
     for place in places:
         await place.submit(type="code")

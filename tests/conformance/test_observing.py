@@ -75,7 +75,7 @@ async def test_unknown_failure_grouping_is_refused(queue: Queue) -> None:
 
 
 def walked(steps: list[tuple[str, str]]) -> list[str]:
-    """The states passed, where every step begins where the last one ended."""
+    """Return the states passed; every transition must begin at the end of the previous one."""
     assert all(one[1] == other[0] for one, other in pairwise(steps))
     return [steps[0][0], *(after for _, after in steps)]
 
@@ -267,7 +267,7 @@ async def test_fifo_claim_skips_tasks_the_agent_cannot_take(queue: Queue) -> Non
 
 
 async def test_invalid_page_cursor_is_refused(queue: Queue) -> None:
-    """A cursor that got damaged must not begin at the first page again: anyone who follows it would never end."""
+    """A damaged cursor must not start at the first page again: its reader would never end."""
     made = [await queue.submit(type="code", id=name) for name in ("one", "two", "three")]
     assert [task.id for task in (await queue.tasks.list(after="two")).tasks] == [made[2].id]
     assert [task.id for task in (await queue.tasks.list(after=made[0].id)).tasks] == [made[1].id, made[2].id]

@@ -1,4 +1,4 @@
-"""An urgent task that finds no one free: the least urgent running work is asked to yield, and loses no attempt."""
+"""An urgent task without a free agent: the least urgent running task is asked to yield, and loses no attempt."""
 
 from typing import Any
 
@@ -6,20 +6,20 @@ import pytest
 
 from shiftwork import Assignment, Queue
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import events_named, sql, take
+from tests.conformance.steps import events_named, pass_time_exactly, sql, take
 
 LOW, MEDIUM, HIGH = 70, 50, 20
 
 
 async def work_on(queue: Queue, agent: str, priority: float = LOW, **fields: Any) -> Assignment:
-    """A task that this agent, which takes no second one, has begun."""
+    """Start a task of an agent with a single slot."""
     await queue.agents.register(id=agent, max_concurrent_tasks=1)
     await queue.submit({"type": "code", "priority": priority, "payload": {"for": agent}, **fields})
     return await take(queue, agent)
 
 
 async def urge(queue: Queue, clock: MovedClock, **fields: Any) -> str:
-    """Submit a task whose deadline is near, and let the maintenance jobs look."""
+    """Submit a task with a near deadline, and run the maintenance jobs."""
     deadline = clock() + 60
     made = await queue.submit({"type": "code", "payload": {"urgent": deadline}, "deadline": deadline, **fields})
     await pass_time(queue, clock, 2)
@@ -104,7 +104,7 @@ async def test_preemption_is_off_by_default(queue: Queue, clock: MovedClock) -> 
     await urge(queue, clock)
     assert await emitted(queue, held) == ["continue"]
     await queue.settings.set("deadline.preempt_running", value=True, type="code")
-    await pass_time(queue, clock, 2)
+    await pass_time_exactly(queue, clock, 2)
     assert await emitted(queue, held) == ["yield"]
 
 

@@ -19,16 +19,16 @@ from shiftwork.notifications import deliveries
 from shiftwork.notifications.policy import DeliveryOutcome
 from shiftwork.operation.declare import operations
 from shiftwork.store.store import Verb
-from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import dead_letter, everything, give_folder, submit_dag
+from shiftwork.testing import MovedClock
+from tests.conformance.steps import dead_letter, everything, give_folder, pass_time_exactly, submit_dag
 
 T = TypeVar("T")
 DAY = 86_400.0
 
 
 def keyed(queue: Queue, key: str = "key-1", fingerprint: str = "f") -> Queue:
-    """The queue as one request speaks to it: each sending is another handle."""
-    return queue.speaking_as(queue.caller._replace(idempotency=IdempotentRequest(key, fingerprint)))
+    """Return a handle for one request; each repeat of the request needs its own."""
+    return queue.for_caller(queue.caller._replace(idempotency=IdempotentRequest(key, fingerprint)))
 
 
 async def nothing(_queue: Queue) -> str:
@@ -199,7 +199,7 @@ async def not_told(queue: Queue) -> str:
 
 
 async def given_up(queue: Queue) -> str:
-    """A notification that a receiver wanted no more of."""
+    """A notification that the receiver has permanently refused."""
     sent = await queue.sinks.test(await emitted(queue))
     store, engine = queue.engine.store, queue.engine
     (delivery,) = await store.run(lambda tx: deliveries.lease(tx, engine, {}, 1))
@@ -413,9 +413,9 @@ async def test_failed_request_leaves_no_key(queue: Queue) -> None:
 
 async def test_request_key_is_kept_for_a_day(queue: Queue, clock: MovedClock) -> None:
     first = await keyed(queue).submit(type="code")
-    assert (await pass_time(queue, clock, DAY - 1)).get("retention") is None
+    assert (await pass_time_exactly(queue, clock, DAY - 1)).get("retention") is None
     assert await keyed(queue).submit(type="code") == first
-    assert (await pass_time(queue, clock, 1))["retention"] == {"replies": 1}
+    assert (await pass_time_exactly(queue, clock, 1))["retention"] == {"replies": 1}
     assert (await everything(queue))["replies"] == []
     assert (await keyed(queue).submit(type="code")).id != first.id
 
@@ -442,7 +442,7 @@ async def test_repeated_purge_removes_nothing_submitted_since(queue: Queue, monk
     assert (await queue.status()).counts == {"cancelled": 5, "ready": 3}
 
 
-async def test_repeated_page_of_a_bulk_change_says_where_to_go_on(queue: Queue) -> None:
+async def test_repeated_page_of_a_bulk_change_returns_the_same_cursor(queue: Queue) -> None:
     made = await queue.submit_many([{"type": "code"}] * 5)
     first = await keyed(queue).bulk.page("cancel", {"type": "code"}, limit=2)
     assert (first.changed, first.next) == (2, made[1].id)
@@ -474,7 +474,7 @@ async def test_interrupted_purge_continues_when_repeated(queue: Queue, monkeypat
 
 
 def _break_after(queue: Queue, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection is gone after this many transactions, for one call."""
+    """Break the connection of one call after this many transactions."""
     store, run = queue.engine.store, queue.engine.store.run
     left = count
 

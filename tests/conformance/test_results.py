@@ -1,4 +1,4 @@
-"""Waiting for results: what each end of a task answers, for whom, and how long a caller waits."""
+"""Waiting for results: the answer for each outcome, access, and timeouts."""
 
 import asyncio
 from datetime import timedelta
@@ -12,7 +12,7 @@ from shiftwork.model.errors import InputError, NotFound
 from tests.conformance.steps import finish, take
 
 
-async def test_handle_answers_with_the_data_of_its_task(queue: Queue) -> None:
+async def test_handle_returns_the_data_of_its_task(queue: Queue) -> None:
     handle = await queue.submit(type="code", key="k")
     waiting = asyncio.create_task(handle.result(timeout=30))
     await finish(queue, data={"n": 1})
@@ -22,7 +22,7 @@ async def test_handle_answers_with_the_data_of_its_task(queue: Queue) -> None:
     assert (await queue.result(handle.id, wait=timedelta(seconds=5))).data == {"n": 1}
 
 
-async def test_handle_answers_with_the_text_where_there_is_no_data(queue: Queue) -> None:
+async def test_handle_returns_the_text_if_there_is_no_data(queue: Queue) -> None:
     handle = await queue.submit(type="code")
     taken = await take(queue)
     await queue.complete(taken.token, text="done")
@@ -96,7 +96,7 @@ async def test_task_that_is_retried_has_not_ended(queue: Queue) -> None:
     assert (caught.value.task_id, caught.value.status) == (handle.id, "retrying")
 
 
-async def test_result_that_is_asked_for_too_early_says_why_it_waits(queue: Queue) -> None:
+async def test_result_requested_too_early_says_why_the_task_waits(queue: Queue) -> None:
     first = await queue.submit(type="code")
     second = await queue.submit(type="code", dependencies=[first.id])
     with pytest.raises(ResultTimeout, match=f"it is pending and depends on {first.id}") as caught:
@@ -118,14 +118,14 @@ async def test_task_of_another_workspace_is_not_found(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("wait", [-1, float("nan"), timedelta(seconds=-1), "5", True])
-async def test_wrong_wait_is_refused(queue: Queue, wait: Any) -> None:
+async def test_invalid_wait_is_refused(queue: Queue, wait: Any) -> None:
     handle = await queue.submit(type="code")
     with pytest.raises(InputError, match="expected a non-negative duration") as caught:
         await queue.result(handle, wait=wait)
     assert caught.value.where == "wait"
 
 
-async def test_failed_row_answers_with_its_retry(aegis: Queue) -> None:
+async def test_result_of_a_failed_row_is_that_of_its_retry(aegis: Queue) -> None:
     handle = await aegis.submit(type="code", max_attempts=3)
     rows = []
     for agent in ("first", "second"):
@@ -140,7 +140,7 @@ async def test_failed_row_answers_with_its_retry(aegis: Queue) -> None:
     assert [(await aegis.result(row)).data for row in rows] == ["third time"] * 3
 
 
-async def test_rerun_answers_for_a_cancelled_task(queue: Queue) -> None:
+async def test_result_of_a_cancelled_task_is_that_of_its_rerun(queue: Queue) -> None:
     handle = await queue.submit(type="code")
     await handle.cancel()
     await queue.tasks.rerun(handle.id)

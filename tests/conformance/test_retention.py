@@ -97,7 +97,7 @@ async def test_events_stay_while_one_workspace_keeps_them(queue: Queue, clock: M
     assert [event.verb for event in (await queue.events()).events][:1] == ["submitted"]
 
 
-async def test_null_keeps_tasks_for_ever(queue: Queue, clock: MovedClock) -> None:
+async def test_null_keeps_tasks_forever(queue: Queue, clock: MovedClock) -> None:
     await queue.settings.set("archive_after_sec", None)
     await queue.submit(type="code")
     task_id = await finish(queue)

@@ -38,7 +38,7 @@ async def effect_of(queue: Queue, assignment: Assignment, step: str) -> str:
     return (await queue.effects.begin(assignment.token, f"send-{step}")).status
 
 
-async def test_rerun_from_a_step_keeps_what_was_done_before_it(queue: Queue, clock: MovedClock) -> None:
+async def test_rerun_from_a_step_keeps_the_steps_before_it(queue: Queue, clock: MovedClock) -> None:
     task = await worked(queue, clock)
     again = await queue.tasks.rerun(task, from_step="draft")
     assert (again.status, again.data) == ("ready", {"kept_steps": 1})
@@ -227,7 +227,7 @@ async def test_rerun_downstream_of_a_failed_node_frees_what_waits_for_it(queue: 
     assert await finish(queue) == ids["b"]
 
 
-async def test_rerun_downstream_repeats_what_went_on_without_the_node(queue: Queue) -> None:
+async def test_rerun_downstream_repeats_tasks_that_continued_without_the_node(queue: Queue) -> None:
     await queue.settings.set("on_dependency_failed", "continue")
     ids = await submit_dag(queue, {"a": [], "b": ["a"]})
     await queue.fail((await take(queue)).token, "invalid_input", retry=False)
@@ -249,7 +249,7 @@ async def test_rerun_downstream_is_refused_while_something_below_runs(queue: Que
     assert (await queue.get(ids["a"])).superseded_by is None
 
 
-async def test_rerun_downstream_of_a_lone_task_is_a_rerun(queue: Queue) -> None:
+async def test_rerun_downstream_of_a_standalone_task_is_a_rerun(queue: Queue) -> None:
     made = await queue.submit(type="code")
     await finish(queue)
     assert (await queue.tasks.rerun(made.id, downstream=True)).data == {"downstream": []}

@@ -13,7 +13,7 @@ from shiftwork.testing import MovedClock
 
 
 async def meant_for(queue: Queue, clock: MovedClock, *agents: str | None) -> list[str]:
-    """A task for each of these, a second apart."""
+    """Submit a task targeted at each of these agents, a second apart."""
     made = []
     for agent in agents:
         made.append((await queue.submit(type="code", target_agent_id=agent)).id)

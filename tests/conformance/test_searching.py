@@ -1,4 +1,4 @@
-"""Tasks are found by words, through filters that combine, whether the index has read of them or not."""
+"""Tasks are found by words and combined filters, whether they are indexed yet or not."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -22,7 +22,7 @@ async def found(queue: Queue, search: str, **filters: Any) -> list[str | None]:
 
 
 async def indexed(queue: Queue) -> int:
-    """Entries of the index, once it has read everything."""
+    """Return the index entries, after indexing everything."""
     await run_once(queue.engine, force=True)
     (row,) = await sql(queue, "select count(*) as total from search_entries")
     return int(row["total"])
@@ -30,7 +30,7 @@ async def indexed(queue: Queue) -> int:
 
 @pytest.fixture(params=[False, True], ids=["fresh", "indexed"])
 async def settle(request: pytest.FixtureRequest, queue: Queue) -> Settle:
-    """Whether the index has read of what is searched for."""
+    """Run the test with and without indexing first."""
 
     async def wait() -> None:
         if request.param:
@@ -71,7 +71,7 @@ async def test_words_of_title_payload_tags_and_type_find_a_task(queue: Queue, se
     assert await found(queue, "ogin") == []
 
 
-async def test_short_word_matches_whole_words_alone(queue: Queue, settle: Settle) -> None:
+async def test_short_word_matches_only_whole_words(queue: Queue, settle: Settle) -> None:
     await queue.submit(type="code", title="go home")
     await queue.submit(type="code", title="golden gate")
     await settle()
@@ -142,7 +142,7 @@ async def test_search_stays_in_its_workspace(queue: Queue, settle: Settle) -> No
         "{words}: needle", "-needle", "needle)", "(needle", "needle \\", "needle ^x", "AND", "OR", "words:needle",
     ],
 )  # fmt: skip
-async def test_operators_are_words_and_nothing_else(queue: Queue, settle: Settle, search: str) -> None:
+async def test_operators_are_treated_as_words(queue: Queue, settle: Settle, search: str) -> None:
     await queue.submit(type="code", title="needle")
     await queue.submit(type="code", title="words near not and or needle x other 1")
     await settle()

@@ -1,4 +1,4 @@
-"""One task of a key at a time: held back while another runs, and brought back by anyone who ends that one."""
+"""One task per key at a time: others are held back while it runs, and released by any end of it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,7 +13,7 @@ Way = Callable[[Queue, MovedClock, Assignment], Awaitable[Any]]
 
 
 async def silence(queue: Queue, clock: MovedClock, held: Assignment) -> None:
-    """Nothing more is heard of the agent; its task is taken back and, once its delay is over, may run again."""
+    """Let the agent fall silent; its task is reclaimed and may run again after its delay."""
     await pass_time(queue, clock, 400)
     await pass_time(queue, clock, 60)
     again = (await queue.claim("late", start=True))[0]

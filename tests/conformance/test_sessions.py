@@ -12,7 +12,7 @@ AT_ONCE: dict[str, Any] = {"retry": {"strategy": "immediate"}, "max_attempts": 1
 
 
 async def fail(queue: Queue, *sessions: str, reason: str = "crash") -> str | None:
-    """One attempt that pins these sessions and fails; the session it was handed."""
+    """Run one attempt that pins these sessions and fails; return the session it was given."""
     assignment = await take(queue)
     for session in sessions:
         await queue.claims.pin_session(assignment.token, session)

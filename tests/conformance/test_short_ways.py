@@ -35,7 +35,7 @@ OPTIONS: dict[str, list[Any]] = {
 
 
 def some_tasks(seed: int, count: int) -> list[dict[str, Any]]:
-    """Tasks of which each brings a few things of its own, and every third nothing but its type."""
+    """Make tasks with various fields; every third one has only its type."""
     chance = random.Random(seed)
     tasks = []
     for number in range(count):
@@ -46,7 +46,7 @@ def some_tasks(seed: int, count: int) -> list[dict[str, Any]]:
 
 
 async def stored(queue: Queue) -> list[dict[str, Any]]:
-    """Every row with its body and events, without what is each task's own; in the order of their submission."""
+    """Return every row with its body and events, in order of submission, without ids and times."""
     rows = await sql(queue, "select t.*, b.body from tasks t join bodies b on b.task_id = t.id order by t.id")
     events = await sql(
         queue, "select verb, path, actor, reason, fence from single_events where verb = 'submitted' order by task_id"

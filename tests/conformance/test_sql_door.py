@@ -153,7 +153,7 @@ async def test_new_task_notifies_the_task_ready_channel(postgres_dsn: str) -> No
 
 
 async def test_submit_by_a_short_lived_process_is_notified(postgres_url: str) -> None:
-    """As a command does: anyone who waits would find its work by polling alone."""
+    """A command exits right after the submit; without a notification, agents would find the task only by polling."""
     heard: list[str] = []
     client = await asyncpg.connect(postgres_url)
     await client.add_listener("task_ready", lambda *found: heard.append(str(found[-1])))

@@ -1,4 +1,4 @@
-"""Nothing waits forever: under a flood of urgent work the old gets out when its age says, to the minute."""
+"""Nothing waits forever: under a flood of urgent work, old tasks are claimed in the minute that their age predicts."""
 
 from collections.abc import Sequence
 

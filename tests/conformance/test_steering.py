@@ -46,7 +46,7 @@ async def test_instructions_come_with_the_heartbeat_in_order_until_acknowledged(
     assert (await queue.heartbeat(claim.token)).instructions == []
 
 
-async def test_each_of_a_batch_and_of_a_runtime_gets_its_own(queue: Queue) -> None:
+async def test_each_claim_of_a_batch_or_runtime_gets_its_own_instructions(queue: Queue) -> None:
     await queue.agents.register(id="worker", max_concurrent_tasks=5)
     await queue.submit_many([{"type": "code", "payload": {"n": n}} for n in range(3)])
     claims = await queue.claim("worker", 3, start=True, runtime_id="here")
@@ -77,7 +77,7 @@ async def test_a_holder_that_lost_the_claim_gets_and_acknowledges_nothing(queue:
 
 
 async def test_instructions_are_kept_over_retries(queue: Queue) -> None:
-    """One that was not acknowledged comes by itself; all of them are there for an attempt that asks."""
+    """Heartbeats bring unacknowledged ones; the inbox of an attempt has all of them."""
     await queue.settings.set("retry.strategy", "immediate")
     first = await held(queue)
     await queue.tell(first.id, "one")
@@ -118,7 +118,7 @@ async def test_instruction_before_the_claim_waits_for_it(queue: Queue) -> None:
     assert texts(await queue.claims.inbox(claim.token)) == ["mind the step"]
 
 
-async def test_ended_tasks_take_no_instruction_and_heartbeats_look_for_none(queue: Queue, clock: MovedClock) -> None:
+async def test_ended_tasks_accept_no_instruction_and_heartbeats_query_none(queue: Queue, clock: MovedClock) -> None:
     claim = await held(queue)
     await queue.tell(claim.id, "too late")
     await queue.complete(claim.token)
@@ -130,7 +130,7 @@ async def test_ended_tasks_take_no_instruction_and_heartbeats_look_for_none(queu
     assert await sql(queue, "select seq from instructions where open") == []
 
 
-async def test_at_most_some_come_at_once(queue: Queue) -> None:
+async def test_heartbeat_brings_a_bounded_number_of_instructions(queue: Queue) -> None:
     claim = await held(queue)
     for n in range(MAX_AT_ONCE + 3):
         await queue.tell(claim.id, str(n))
@@ -146,7 +146,7 @@ async def test_numbers_of_concurrent_senders_have_no_gap(queue: Queue) -> None:
     assert [each.seq for each in await queue.tasks.instructions(claim.id)] == list(range(1, 21))
 
 
-async def test_events_say_what_happened_and_not_what_was_said(queue: Queue) -> None:
+async def test_events_do_not_contain_the_text_of_instructions(queue: Queue) -> None:
     claim = await held(queue)
     await queue.tell(claim.id, "a secret")
     await queue.heartbeat(claim.token)
@@ -187,7 +187,7 @@ async def test_purged_tasks_leave_no_instruction(queue: Queue) -> None:
     assert await sql(queue, "select * from instructions") == []
 
 
-async def test_other_workspaces_see_none(queue: Queue) -> None:
+async def test_instructions_are_not_visible_to_other_workspaces(queue: Queue) -> None:
     claim = await held(queue)
     await queue.tell(claim.id, "hello")
     other = queue.in_workspace("other")

@@ -15,7 +15,7 @@ SPENT = {"cost_usd": 0.25, "tokens_in": 100, "tokens_out": 10}
 
 
 async def begun(queue: Queue, **fields: Any) -> str:
-    """The token of a task at work."""
+    """Start a task and return its token."""
     await queue.submit({"type": "code", "retry": {"strategy": "immediate"}, **fields})
     return (await take(queue)).token
 
@@ -295,7 +295,7 @@ async def test_step_over_its_bounds_is_refused_and_not_stored(queue: Queue) -> N
 
 @pytest.fixture
 async def shelved(store_url: str, clock: MovedClock, tmp_path: Path) -> AsyncIterator[Queue]:
-    """A queue with a place for artifacts."""
+    """A queue with an artifact store."""
     async with Queue.open(store_url, clock=clock, artifacts=str(tmp_path / "shelf")) as opened:
         yield opened
 

@@ -1,4 +1,4 @@
-"""The way of a submitted task: how far it is to the first statement, and how often its fields are checked."""
+"""The path of a submission: the call depth of its first statement, and how often fields are checked."""
 
 import traceback
 from typing import Any
@@ -19,7 +19,7 @@ class Reached(Exception):
 
 
 def refuse_statements(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each statement raises, so that the traceback holds every frame that led to it."""
+    """Make each statement raise, so that the traceback has every frame above it."""
     store, run = queue.engine.store, queue.engine.store.run
 
     async def run_refusing(verb: Any, /) -> Any:
@@ -41,7 +41,7 @@ def refuse_statements(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_first_statement_is_few_frames_from_submit(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not counted are those of the store, which takes a verb to its connection, and of this test."""
+    """Frames of the store and of this test do not count."""
     await queue.submit(type="code")
     refuse_statements(queue, monkeypatch)
     with pytest.raises(Reached) as reached:

@@ -1,4 +1,4 @@
-"""A task's log: kept in order under its claim, bounded, read by a cursor, and gone with a purged task."""
+"""A task's log: kept in order under its claim, bounded, read by a cursor, and deleted with a purged task."""
 
 import asyncio
 from typing import Any
@@ -22,7 +22,7 @@ async def texts(queue: Queue, task_id: str) -> list[str]:
 
 
 async def held(queue: Queue, agent: str = "worker") -> tuple[str, str]:
-    """A task that is worked on: its id, and the token of its claim."""
+    """Start a task; return its id and its claim token."""
     made = await queue.submit(type="code")
     return made.id, (await take(queue, agent)).token
 
@@ -95,7 +95,7 @@ async def test_each_claim_of_a_batch_has_its_own_outcome(queue: Queue) -> None:
     assert (await texts(queue, first), await texts(queue, second)) == (["kept"], [])
 
 
-async def test_log_has_room_for_a_bounded_number_of_characters(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_length_of_a_log_is_bounded(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "MAX_LOG", 25)
     task, token = await held(queue)
     await queue.claims.log(token, [{"text": "x" * 9}, {"text": "y" * 9}])
@@ -177,7 +177,7 @@ async def test_log_is_not_seen_from_another_workspace(queue: Queue) -> None:
         await queue.in_workspace("other").tasks.logs(task)
 
 
-async def test_log_goes_with_a_deleted_task(queue: Queue) -> None:
+async def test_log_is_deleted_with_its_task(queue: Queue) -> None:
     await queue.settings.set("purge.mode", "delete")
     task, token = await held(queue)
     await queue.claims.log(token, [{"text": "secret"}])

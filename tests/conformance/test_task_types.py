@@ -26,7 +26,7 @@ def declared(name: str = "summarise", payload: Any = TEXT, result: Any = None, *
 
 
 async def agent(queue: Queue, name: str, *types: dict[str, Any]) -> list[str]:
-    """A worker starts and declares its types; what it is told to differ."""
+    """Start a worker that declares its types; return the drift."""
     await queue.agents.register(id=name)
     return [drift.text for type_ in await queue.types.declare(name, list(types)) for drift in type_.drift]
 
@@ -128,7 +128,7 @@ async def test_result_that_does_not_fit_is_an_invalid_output(queue: Queue) -> No
     assert result.verdict.method == "json-schema"
 
 
-async def test_validation_of_the_task_itself_goes_before_that_of_its_type(queue: Queue) -> None:
+async def test_validation_of_a_task_takes_precedence_over_that_of_its_type(queue: Queue) -> None:
     await queue.types.save("summarise", result_schema=NUMBER)
     output = {"validation": "regex", "validation_schema": "^ok$"}
     await queue.submit(type="summarise", output=output)
@@ -148,7 +148,7 @@ async def test_removed_types_are_no_longer_checked(queue: Queue) -> None:
     assert (await queue.complete(held.token, "anything")).status == "completed"
 
 
-async def test_types_are_those_of_their_workspace(queue: Queue) -> None:
+async def test_types_belong_to_their_workspace(queue: Queue) -> None:
     await queue.types.save("summarise", payload_schema=TEXT)
     other = queue.in_workspace("other")
     assert await other.types.list() == []
@@ -166,7 +166,7 @@ async def test_types_are_those_of_their_workspace(queue: Queue) -> None:
         {"properties": {"a": {"pattern": "(?=x)"}}},
     ],
 )
-async def test_schemas_that_cannot_be_checked_with_are_refused(queue: Queue, schema: dict[str, Any]) -> None:
+async def test_unusable_schemas_are_refused(queue: Queue, schema: dict[str, Any]) -> None:
     with pytest.raises(InputError) as saved:
         await queue.types.save("summarise", payload_schema=schema)
     assert saved.value.where == "payload_schema"
@@ -246,7 +246,7 @@ async def test_drift_ends_with_the_worker_that_differs(queue: Queue) -> None:
     assert (await queue.types.get("summarise")).drift == []
 
 
-async def test_worker_changes_nothing_that_an_operator_has_saved(queue: Queue) -> None:
+async def test_worker_does_not_change_a_type_saved_by_an_operator(queue: Queue) -> None:
     await queue.types.save("summarise", payload_schema=TEXT)
     assert await agent(queue, "ada", declared(payload=NUMBER, max_attempts=7)) == [
         "ada declares another payload schema"
@@ -303,7 +303,7 @@ async def test_settings_of_the_workspace_are_weaker_than_the_code_of_a_type(queu
         {"guards": []},
     ],
 )
-async def test_options_that_make_no_sense_are_refused(queue: Queue, options: dict[str, Any]) -> None:
+async def test_invalid_options_are_refused(queue: Queue, options: dict[str, Any]) -> None:
     await queue.agents.register(id="ada")
     with pytest.raises(InputError):
         await queue.types.declare("ada", [declared(**options)])

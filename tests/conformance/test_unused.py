@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Heard:
-    """A real transaction that notes what is asked of it."""
+    """A real transaction that records the names of its statements."""
 
     def __init__(self, tx: Tx, names: list[str]) -> None:
         self._tx = tx

@@ -1,4 +1,4 @@
-"""Callers that wait for events or for lines of a log are served by one look at the end of the log."""
+"""One query for the end of the log serves all callers that wait for events or log lines."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ from tests.conformance.steps import take
 from tests.worker.steps import until
 
 
-async def test_many_who_wait_for_events_are_served_by_one_look(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_query_serves_all_readers_that_wait_for_events(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     read = event_log.read
     pages = 0
 

@@ -8,7 +8,7 @@ from shiftwork import Queue
 from shiftwork.model.errors import InputError, LeaseLost, NotFound, WrongState
 from shiftwork.testing import MovedClock, pass_time
 from shiftwork.waits import open_waits as waits
-from tests.conformance.steps import dead_letter, everything, finish, sql, states, take
+from tests.conformance.steps import dead_letter, everything, finish, pass_time_exactly, sql, states, take
 
 HOUR = 3600.0
 DAY = 86_400.0
@@ -137,9 +137,9 @@ async def test_signal_for_another_task_is_ignored(queue: Queue) -> None:
 
 async def test_signals_are_kept_for_a_day(queue: Queue, clock: MovedClock) -> None:
     await queue.waits.signal("go")
-    await pass_time(queue, clock, DAY)
+    await pass_time_exactly(queue, clock, DAY)
     assert len((await everything(queue))["signals"]) == 1
-    assert (await pass_time(queue, clock, 1))["retention"]["signals"] == 1
+    assert (await pass_time_exactly(queue, clock, 1))["retention"]["signals"] == 1
     assert (await everything(queue))["signals"] == []
 
 
@@ -211,7 +211,7 @@ async def test_wait_answers_survive_a_retry_as_new_task(aegis: Queue, clock: Mov
     assert (await aegis.get(retry.id)).status == "ready"
 
 
-async def test_rerun_waits_for_signals_anew(queue: Queue, clock: MovedClock) -> None:
+async def test_rerun_waits_for_signals_again(queue: Queue, clock: MovedClock) -> None:
     token = await start(queue)
     await queue.waits.signal("go", 1)
     await queue.waits.wait(token, "go", signal="go")

@@ -1,4 +1,4 @@
-"""Conditions that someone should know of: each is told once when it begins and once when it is over."""
+"""Alert conditions: each is reported once when it begins and once when it ends."""
 
 import asyncpg
 import pytest
@@ -7,7 +7,7 @@ from shiftwork import Queue
 from shiftwork.maintenance.loop import run_once
 from shiftwork.observe.model import Alert
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import events_named, finish, take
+from tests.conformance.steps import events_named, finish, pass_time_exactly, take
 
 HIGH, MEDIUM, LOW = 20, 50, 70
 
@@ -103,10 +103,10 @@ async def test_deep_queue_raises_one_alert_until_it_is_shallow_again(queue: Queu
     await run_once(queue.engine)
     (alert,) = await open_alerts(queue, "queue_depth")
     assert alert.message == "More than 10 tasks wait"
-    await pass_time(queue, clock, 30)
+    await pass_time_exactly(queue, clock, 30)
     assert len(await queue.alerts.list(kind="queue_depth")) == 1
     await work_off(queue, 1)
-    await pass_time(queue, clock, 30)
+    await pass_time_exactly(queue, clock, 30)
     assert await open_alerts(queue, "queue_depth") == []
     assert await emitted(queue, "condition.began", "condition.over") == ["condition.began", "condition.over"]
 
@@ -134,26 +134,26 @@ async def test_long_running_task_raises_an_alert(queue: Queue, clock: MovedClock
     await queue.submit(type="code", timeout_sec=1000)
     held = await take(queue, "mule")
     for _ in range(13):
-        await pass_time(queue, clock, 60)
+        await pass_time_exactly(queue, clock, 60)
         await queue.heartbeat(held.token)
     assert await open_alerts(queue, "task_stuck") == []
-    await pass_time(queue, clock, 20)
+    await pass_time_exactly(queue, clock, 20)
     (alert,) = await open_alerts(queue, "task_stuck")
     assert (alert.task_id, alert.message) == (held.id, f"Task {held.id} has been executed by mule for 800 s")
     await queue.complete(held.token)
-    await pass_time(queue, clock, 30)
+    await pass_time_exactly(queue, clock, 30)
     assert await open_alerts(queue, "task_stuck") == []
 
 
 async def test_task_unclaimed_for_an_hour_raises_an_alert(queue: Queue, clock: MovedClock) -> None:
     made = await queue.submit(type="code")
-    await pass_time(queue, clock, 3599)
+    await pass_time_exactly(queue, clock, 3599)
     assert await open_alerts(queue, "backlog_age") == []
-    await pass_time(queue, clock, 1)
+    await pass_time_exactly(queue, clock, 1)
     (alert,) = await open_alerts(queue, "backlog_age")
     assert alert.task_id == made.id
     await finish(queue)
-    await pass_time(queue, clock, 30)
+    await pass_time_exactly(queue, clock, 30)
     assert await open_alerts(queue, "backlog_age") == []
 
 

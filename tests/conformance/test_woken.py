@@ -1,4 +1,4 @@
-"""Claims that wait behind a closed gate are answered when it opens: by its time, by an end, or by someone's word."""
+"""Claims that wait behind a closed gate are answered when it opens: by time, by the end of a task, or by a person."""
 
 import asyncio
 import gc

@@ -36,13 +36,13 @@ class Counted:
 
 @pytest.fixture
 async def other(queue: Queue, store_url: str) -> AsyncIterator[Queue]:
-    """The same queue as another process has it: a store of its own."""
+    """The same queue as in another process, with a separate store."""
     async with Queue.open(store_url, clock=queue.engine.store.now, seed=8) as opened:
         yield opened
 
 
 async def parked(queue: Queue, count: int) -> None:
-    """Return when so many callers wait, each after its look."""
+    """Wait until this many callers wait, each after its first query."""
     waiters = queue.executor.shared.result_waiters
     while waiters.parked < count:  # noqa: ASYNC110  # only a test wants to know
         await asyncio.sleep(0)
@@ -99,10 +99,10 @@ async def test_every_end_wakes_waiters_of_all_processes(queue: Queue, other: Que
     assert [type(end).__name__ for end in ends] == [expected] * 2
 
 
-async def test_task_that_ends_between_the_look_and_the_wait_is_not_missed(
+async def test_task_that_ends_between_the_query_and_the_wait_is_not_missed(
     queue: Queue, other: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is completed right after each read of a waiter, before it waits. Looks for all waiters do not count."""
+    """It is completed right after the read of a waiter, before it waits. Shared queries do not count."""
     waiter = asyncio.current_task()
     for process in (queue, other):
         for place in range(2):
@@ -134,7 +134,7 @@ async def test_completions_are_announced_to_others_only_while_someone_waits(queu
     assert await sql(queue, "select * from result_listeners") == []
 
 
-async def test_lost_announcement_is_found_by_one_look_for_all(
+async def test_one_query_finds_all_ends_whose_announcement_was_lost(
     queue: Queue, other: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(result_waiters, "FIRST_LOOKS_SEC", ())
@@ -147,7 +147,7 @@ async def test_lost_announcement_is_found_by_one_look_for_all(
     assert [(await call).data for call in calls] == ["found"] * 3
 
 
-async def test_store_that_takes_no_writes_still_answers(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_read_only_store_still_answers(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     made = await queue.submit(type="code")
     run = queue.engine.store.run
 

@@ -1,1 +1,1 @@
-"""Whole queues: copies, snapshots, and what becomes of them when something goes wrong."""
+"""Whole queues: copies, snapshots, and their failures."""

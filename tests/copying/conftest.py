@@ -1,4 +1,4 @@
-"""A second place for a queue, of each kind, beside the one that `store_url` names."""
+"""A second store of each kind, next to the one of `store_url`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.services import Databases
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def other_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Where there is nothing yet."""
+    """The address of an empty store."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/other.db"
         return

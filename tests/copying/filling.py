@@ -1,4 +1,4 @@
-"""A queue with something of everything: each verb that changes it was called, in a workspace of its own."""
+"""A queue with all kinds of rows: every changing verb was called, in a separate workspace."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ async def _age(queue: Queue, clock: MovedClock) -> None:
 
 
 async def _odd_values(queue: Queue) -> None:
-    """What one of the databases might write otherwise than it came."""
+    """Values that one of the databases might change."""
     text = "ключ \u2028 \U0001f600 'quoted' \\x00 \t\n"
     spec: dict[str, Any] = {
         "text": text,

@@ -1,6 +1,6 @@
 """Copies and stops in the middle, to be killed there: `python -m tests.copying.stopper copy|restore|save FROM TO`.
 
-It says `stopped` once rows of tasks have passed, and then waits for an end that never comes.
+It prints `stopped` once rows of tasks were copied, and then waits forever.
 """
 
 import asyncio

@@ -16,7 +16,7 @@ from shiftwork.snapshots import copy as copying
 from shiftwork.snapshots.copy import checksum, copy
 from shiftwork.snapshots.row_batches import BATCH_BYTES, MAX_COUNT, MIN_COUNT, BatchSize
 from shiftwork.store.catalogue import DERIVED, OF_THE_STORE, tables
-from shiftwork.store.opening import open_store
+from shiftwork.store.open_store import open_store
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import change, finish, ids_in_order, sql, take
 from tests.copying.filling import FILLED, fill
@@ -117,7 +117,7 @@ async def test_work_continues_in_the_copy(queue: Queue, clock: MovedClock, other
 
 
 async def test_event_numbers_continue_after_deleted_rows(queue: Queue, clock: MovedClock, other_url: str) -> None:
-    """Anyone who follows events has the last number, whether its row is still there or not."""
+    """Followers have the last number, even if its row was deleted."""
     await queue.submit_many([{"type": "code"}] * 3)
     newest = (await queue.events("now")).next
 
@@ -136,7 +136,7 @@ async def test_event_numbers_continue_after_deleted_rows(queue: Queue, clock: Mo
 
 
 async def test_heartbeat_timeout_restarts_with_the_copy(queue: Queue, clock: MovedClock, other_url: str) -> None:
-    """As after an outage: anyone who beats within one timeout keeps what it holds."""
+    """As after an outage, agents that send a heartbeat within one timeout keep their tasks."""
     await queue.submit_many([{"type": "code", "timeout_sec": 86_400}] * 2)
     beating, silent = await take(queue, "beating"), await take(queue, "silent")
     clock.advance(600)
@@ -259,15 +259,15 @@ def test_batches_are_about_a_mebibyte_for_any_row_size() -> None:
     pace = BatchSize()
     assert pace.rows == MIN_COUNT
     for _ in range(20):
-        pace.saw([b"x" * 100] * pace.rows)
+        pace.adapt([b"x" * 100] * pace.rows)
     assert pace.rows == MAX_COUNT
-    pace.saw([b"x" * 8 * BATCH_BYTES] * MAX_COUNT)
+    pace.adapt([b"x" * 8 * BATCH_BYTES] * MAX_COUNT)
     assert pace.rows == 1
-    pace.saw([b"x" * 100])
+    pace.adapt([b"x" * 100])
     assert pace.rows == 2
 
 
-async def test_copy_is_counted_anew_where_an_empty_queue_was_counted(
+async def test_copy_into_a_counted_empty_queue_is_counted_again(
     queue: Queue, clock: MovedClock, other_url: str
 ) -> None:
     async with Queue.open(other_url, clock=clock) as other:

@@ -1,4 +1,4 @@
-"""Snapshots are taken by themselves; where that fails, someone is told and the queue continues."""
+"""Snapshots are taken periodically; a failure raises an alert, and the queue continues."""
 
 import asyncio
 from pathlib import Path
@@ -112,7 +112,7 @@ async def test_without_a_folder_no_snapshot_is_taken(queue: Queue, clock: MovedC
     assert all(job.name != "snapshot" or job.runs == 0 for job in await queue.control.maintenance())
 
 
-async def test_coscientist_profile_takes_snapshots_beside_the_file(tmp_path: Path, clock: MovedClock) -> None:
+async def test_coscientist_profile_takes_snapshots_next_to_the_file(tmp_path: Path, clock: MovedClock) -> None:
     url = f"sqlite:///{tmp_path}/queue.db"
     async with Queue.open(url, clock=clock, profile="coscientist") as queue:
         assert (await pass_time(queue, clock, 60))["snapshot"] == {"taken": 1}

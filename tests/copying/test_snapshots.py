@@ -17,7 +17,7 @@ from shiftwork.model.errors import (
     SnapshotsUnavailable,
     StoreNotEmpty,
 )
-from shiftwork.snapshots import endpoints, snapshot_file
+from shiftwork.snapshots import copy, snapshot_file
 from shiftwork.snapshots.copy import checksum, restore, save
 from shiftwork.snapshots.row_batches import Digest
 from shiftwork.testing import MovedClock
@@ -95,7 +95,7 @@ def target(tmp_path: Path) -> str:
 
 
 async def refused(raw: bytes, tmp_path: Path, target: str) -> ShiftworkError:
-    """The error that such a file is met with; the target is empty afterwards."""
+    """Return the error for such a file; the target must stay empty."""
     path = tmp_path / "changed.snapshot"
     path.write_bytes(raw)
     with pytest.raises(ShiftworkError) as caught:
@@ -118,7 +118,7 @@ async def test_every_changed_byte_is_detected(whole: bytes, tmp_path: Path) -> N
 
 
 async def test_recompressed_rows_are_refused(whole: bytes, tmp_path: Path) -> None:
-    """What a changed byte can result in, and no checksum of rows detects."""
+    """A changed byte can have this effect, which no checksum of rows detects."""
     rows = zlib.decompress(whole[snapshot_file.HEAD_BYTES :])
     with pytest.raises(SnapshotDamaged):
         await _rows(whole[: snapshot_file.HEAD_BYTES] + zlib.compress(rows, 9), tmp_path)
@@ -156,7 +156,7 @@ def _without_body_hash(raw: bytes, tmp_path: Path) -> bytes:
 
 
 async def _rows(raw: bytes, tmp_path: Path) -> Digest:
-    """Read all of a file; what its rows come to."""
+    """Read all rows of a file and return a digest of them."""
     path = tmp_path / "some.snapshot"
     path.write_bytes(raw)
     digest = Digest()
@@ -245,7 +245,7 @@ async def test_unwritable_snapshot_path_fails_without_leftovers(queue: Queue, tm
 
 async def test_full_disk_fails_the_snapshot_without_leftovers(queue: Queue) -> None:
     """A device that is always full."""
-    async with endpoints.reading(queue.url) as source:
+    async with copy.reading(queue.url) as source:
         with pytest.raises(SnapshotFailed):
             await snapshot_file.write(source, Path("/dev/full/a.snapshot"), 0.0)
 

@@ -1,1 +1,1 @@
-"""Processes that die at any instruction, and a writer that outlives what happens inside it."""
+"""Processes that die at any instruction, and a writer that survives errors inside it."""

@@ -1,4 +1,4 @@
-"""Works forever and says what was acknowledged: `python -m tests.crashes.busy_client URL`. Made to be killed.
+"""Works forever and prints what was acknowledged: `python -m tests.crashes.busy_client URL`. Made to be killed.
 
 Each line is printed after the answer it reports: `submitted ID`, `claimed TOKEN`, `completed ID`, `cancelled ID`.
 """

@@ -1,4 +1,4 @@
-"""Fires schedules minute by minute forever, and says which minute is done: `python -m tests.crashes.firer URL START`.
+"""Fires schedules minute by minute forever, and prints each finished minute: `python -m tests.crashes.firer URL START`.
 
 Made to be killed. A schedule fires for each minute since START, and an event for each of its tasks.
 """

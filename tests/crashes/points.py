@@ -1,4 +1,4 @@
-"""Marked points in a program that is made to die at one of them, the same in every run: kill -9, by its own hand."""
+"""Crash points: a program kills itself with SIGKILL at one of them, the same in every run."""
 
 import functools
 import os
@@ -20,7 +20,7 @@ Verb = Callable[..., Coroutine[Any, Any, Any]]
 
 
 def arm(deadly: int | str) -> None:
-    """Die at the point with this number, counted from 1, or at the first with this name; at none where it is 0."""
+    """Die at the point with this number, counted from 1, or at the first with this name; 0 means never."""
     global _deadly  # noqa: PLW0603 -- a process dies as a whole
     _deadly = deadly
 

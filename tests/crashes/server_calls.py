@@ -1,6 +1,6 @@
 """Functions for a fork server: calls of a server's routes and runs of its maintenance that die at a crash point.
 
-`folder` is where the artifacts and snapshots of this queue are: a snapshot of another test would refuse one of this.
+`folder` has the artifacts and snapshots of this queue: a snapshot of another test would block one of this test.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A task of ten steps with effects between them, and an outside that counts what happened to it."""
+"""A task of ten steps with effects between them, and an outside file that records every action."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ EFFECTS = (0, 4, 9)
 
 
 def worker_on(outside: Path) -> Worker:
-    """Handlers that leave a line outside for each thing they do."""
+    """Handlers that write a line to the outside file for each action."""
     worker = Worker("mill", concurrency=1)
 
     def run(number: int) -> int:
@@ -62,7 +62,7 @@ def lines(outside: Path) -> list[str]:
 
 
 def work(url: str, outside: str, deadly: int | str) -> None:
-    """Run every task, or die on the way; the names of the points passed are written next to `outside`."""
+    """Run every task, or die on the way. Writes the names of the points passed next to `outside`."""
     points.arm(deadly)
     points.mark_verbs()
 

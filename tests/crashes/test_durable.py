@@ -30,7 +30,7 @@ def server(tmp_path: Path) -> Iterator[ForkServer]:
 
 
 async def work(server: ForkServer, url: str, outside: Path, deadly: int | str) -> int:
-    """Run a worker in a process that dies at this point, or at none where it is 0; its exit code."""
+    """Run a worker in a process that dies at this point (0: never); return its exit code."""
     return await asyncio.to_thread(server.run, "work", url, str(outside), deadly)
 
 
@@ -39,13 +39,13 @@ async def submit(queue: Queue, **fields: Any) -> str:
 
 
 async def reclaim_all(queue: Queue) -> None:
-    """What the killed process held."""
+    """Reclaim the tasks of the killed process."""
     for runtime in await queue.runtimes.list():
         await queue.runtimes.report_gone(runtime.id)
 
 
 async def check(queue: Queue, task_id: str, outside: Path, stored: set[int]) -> None:
-    """`stored` are the steps whose results were there when something was killed."""
+    """`stored` are the steps whose results were stored before a kill."""
     done = Counter(lines(outside))
     ran = {number: done[f"ran {number}"] for number in range(STEPS)}
     assert {number: ran[number] for number in stored} == dict.fromkeys(stored, 1)
@@ -111,7 +111,7 @@ async def test_effect_without_verify_waits_for_an_operator_after_kill(
 
 @asynccontextmanager
 async def serving(server: ForkServer, store_url: str, port: int, deadly: str | int) -> AsyncIterator[str]:
-    """A server that dies at a point, if there is one, and else at the end."""
+    """A server that dies at a point, if one is given, otherwise at the end."""
     with server.start("serve_until_dead", store_url, port, deadly) as child:
         url = await asyncio.to_thread(child.read_line)
         assert url.startswith("http://")

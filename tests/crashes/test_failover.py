@@ -34,7 +34,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """Processes are killed here, not machines: what they wrote is there without a flush to the disk."""
+    """Only processes are killed, not machines, so written data survives without a flush to disk."""
     with Postgres.start(durable=False) as primary:
         name = primary.create_database()
         with Standby.of(primary) as standby:
@@ -83,14 +83,14 @@ async def working(url: str, workspace: str) -> AsyncIterator[None]:
 
 
 async def until_up(queue: Queue) -> None:
-    """The worker has begun to beat: one that cannot reach its store when it starts ends with an error."""
+    """Wait for the first heartbeat, since a worker that cannot reach its store at the start exits with an error."""
     async with asyncio.timeout(60):
         while not await queue.runtimes.list():  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.05)
 
 
 async def until_completed(queue: Queue, ids: set[str]) -> None:
-    """All of these, as the log tells."""
+    """Wait until all of these are completed, according to the log."""
     async with asyncio.timeout(120):
         async for event in queue.follow():
             if event.verb == "completed":
@@ -100,7 +100,7 @@ async def until_completed(queue: Queue, ids: set[str]) -> None:
 
 
 async def test_standby_accepts_no_work_and_leases_survive_the_failover(pair: Pair) -> None:
-    """Until it is promoted nothing is acknowledged; anyone who could not beat meanwhile keeps its task."""
+    """Until its promotion, nothing is acknowledged; agents that cannot send heartbeats meanwhile keep their tasks."""
     clock = MovedClock()
     async with Queue.open(pair.url, clock=clock) as queue:
         task = await queue.submit(type="page", timeout_sec=86_400)

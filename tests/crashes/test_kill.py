@@ -25,7 +25,7 @@ where datname = current_database() and pid <> pg_backend_pid() and backend_type 
 
 
 async def run_until_killed(url: str, lines: int) -> list[tuple[str, str]]:
-    """What was acknowledged to the process before it was killed, some time after this many answers."""
+    """Kill the process some time after this many answers; return what was acknowledged to it."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.crashes.busy_client", url, stdout=PIPE)
     assert process.stdout is not None
     heard = [await process.stdout.readline() for _ in range(lines)]
@@ -51,7 +51,7 @@ async def test_acknowledged_work_survives_killed_processes(store_url: str) -> No
 
 
 async def until_alone(url: str) -> None:
-    """A server notices the death of its client only when it has done the statement it was at."""
+    """Wait until the server notices the death of its client, which may take until the end of a statement."""
     if url.startswith("postgresql"):
         connection = await asyncpg.connect(url)
         async with asyncio.timeout(20):
@@ -105,7 +105,7 @@ async def every_event(queue: Queue) -> AsyncIterator[Any]:
 async def start_worker(
     url: str, agent: str, clock: MovedClock | None = None, runtime: str | None = None
 ) -> tuple[Process, str]:
-    """A worker that has begun its task, and its claim. It lives by the real time, to which the clock is moved."""
+    """Start a worker and wait until it has begun its task; return both. The clock is moved to the real time."""
     program = [sys.executable, "-m", "tests.crashes.worker", url, agent, *([runtime] if runtime else [])]
     process = await asyncio.create_subprocess_exec(*program, stdin=PIPE, stdout=PIPE)
     assert process.stdout is not None
@@ -148,7 +148,7 @@ async def test_late_result_of_a_frozen_worker_is_refused(store_url: str) -> None
 
 
 async def kill_worker(queue: Queue, clock: MovedClock, agent: str) -> None:
-    """Kill a worker at its task, and let the queue notice that its process is gone."""
+    """Kill a worker during its task, and let the queue detect that its process is dead."""
     worker, _ = await start_worker(queue.url, agent, clock, runtime=f"process of {agent}")
     worker.kill()
     await worker.wait()

@@ -1,4 +1,4 @@
-"""kill -9 while money is granted, booked and released: the books are right after each death, and nothing leaks."""
+"""kill -9 while money is granted, booked and released: budgets are consistent after each kill, and no grant leaks."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""A server dies at every named point of every route that changes something; what it leaves behind is whole."""
+"""A server dies at every crash point of every changing route; the queue stays consistent."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def points_of(server: ForkServer, url: str, folder: Path, names: list[str]) -> d
 
 
 def advance_sec(name: str, number: int) -> float:
-    """By how much the clock is moved first: a snapshot can be taken once a minute."""
+    """Return how far to move the clock first: a snapshot can be taken once a minute."""
     return 61.0 * (number + 1) if name == "snapshots_take" else 0.0
 
 
@@ -110,8 +110,8 @@ def test_failed_reader_of_a_call_leaves_nothing_for_the_next_call(
         assert child.wait() == 0
 
 
-def test_no_point_is_added_without_a_place_here() -> None:
-    """All but those of a folder of another system are died at above."""
+def test_every_crash_point_is_covered_here() -> None:
+    """The tests above die at all points except those of a `.loki` folder."""
     written = {name for file in SOURCE.rglob("*.py") for name in re.findall(r"reach\(\"([^\"]+)\"", file.read_text())}
     assert written == {
         *("before commit", "after commit", "before announcing"),

@@ -101,7 +101,7 @@ def test_ledgers_of_runs_become_tables_of_a_page() -> None:
     assert "| `kill` | 1 | 1 | 2.5 s, 2.5 s | - | - | - |" in lines
 
 
-def test_fault_that_met_nothing_is_not_proven() -> None:
+def test_fault_that_affected_nothing_is_not_proven() -> None:
     assert ledger().unproven == []
     assert ledger(chosen=["kill", "cut"]).unproven == ["cut"]
     assert ledger(occurrences=[Occurrence("kill", 1.0, 0.1, 0, 2.5)]).unproven == ["kill"]
@@ -129,7 +129,7 @@ def test_same_fault_and_moves_of_one_server_do_not_overlap() -> None:
     assert not excludes("kill", "freeze")
 
 
-def test_late_begin_of_a_kept_step_is_not_a_violation() -> None:
+def test_late_begin_of_a_stored_step_is_not_a_violation() -> None:
     thoughts = [Thought("c", 2, "begun"), Thought("c", 2, "kept"), Thought("c", 1, "begun")]
     assert ledger(thoughts=thoughts).violations == {}
 
@@ -170,7 +170,7 @@ async def test_faults_lose_and_repeat_nothing_and_leave_nothing_behind(store_url
 
 
 async def leftovers(url: str) -> list[str]:
-    """What lies where a run makes its scratch store: files next to the user's, or schemas of the database."""
+    """Return what is left where a run creates its scratch store: files next to the user's, or schemas."""
     if url.startswith("sqlite"):
         return sorted(path.name for path in Path(url.removeprefix("sqlite:///")).parent.glob(".shiftwork-prove*"))
     connection = await asyncpg.connect(url)
@@ -189,8 +189,10 @@ def test_permitted_restart_and_failover_really_happen() -> None:
 
 
 CALLED = "result = await threads.call(function, effect, name=effect.key)"
+LOSING = "[to_insert(row) for row in rows]", "[to_insert(row) for row in rows[: max(1, len(rows) - 1)]]"
+"""The last task of a batch is not written, and the batch is answered as if it were."""
 BROKEN = {
-    "lost": [("engine/submit.py", '"insert_tasks", rows)', '"insert_tasks", list(rows)[: max(1, len(rows) - 1)])')],
+    "lost": [("engine/submit.py", *LOSING)],
     "effects_twice": [
         ("worker/durable.py", CALLED, f"{CALLED}\n{16 * ' '}{CALLED}"),
     ],
@@ -225,7 +227,7 @@ def change(package: Path, name: str, right: str, wrong: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("wrong", BROKEN)
 def test_broken_build_is_detected_by_prove(sqlite_url: str, package: Path, wrong: str) -> None:
-    """Tasks are lost, effects done twice, fences ignored, costs dropped, kept steps repeated."""
+    """Broken builds lose tasks, repeat effects, ignore fences, drop costs, or repeat stored steps."""
     for name, right, mutated in BROKEN[wrong]:
         change(package, name, right, mutated)
     done = run(sqlite_url, "prove", *SHORT, "--tasks", "1600", "--faults", "freeze", path=package.parent)
@@ -306,14 +308,14 @@ def test_series_that_grows_after_the_warm_up_is_not_flat() -> None:
     assert judge(name, leaks, 33).per_hour == pytest.approx(3600, abs=1)
 
 
-def test_soak_is_judged_when_as_much_history_goes_as_comes() -> None:
+def test_soak_is_judged_once_retention_removes_as_much_as_is_added() -> None:
     hour = SoakPlan(minutes=60, rate=300, workers=2, keep_sec=600, sample_sec=5)
     assert hour.warm_up_sec(sqlite=True) == hour.warm_up_sec(sqlite=False) == 1800
     assert hour._replace(keep_sec=900).warm_up_sec(sqlite=True) == 1860
     assert hour._replace(keep_sec=900).warm_up_sec(sqlite=False) == 1980
 
 
-def test_growth_in_a_run_that_is_too_short_is_no_verdict() -> None:
+def test_growth_in_a_run_that_is_too_short_is_ignored() -> None:
     grows = Verdict(series="size of the store, MiB", mean=50, growth=40, allowed=10, per_hour=2400)
     soaked = SoakLedger(submitted=1, lost=0, stuck=0, took_sec=100, tasks_per_sec=1, warm_up_sec=50, verdicts=[grows])
     assert (soaked.too_short, soaked.violations) == (False, ["size of the store, MiB"])
@@ -345,7 +347,7 @@ def test_soak_loses_nothing_and_retention_removes_what_is_old(store_url: str) ->
             "async def soak(context: Context, leak: list[bytes] = []) -> int:\n        leak.append(b'x' * 400_000)\n",
             "memory of the workers",
         ),
-        ("engine/submit.py", '"insert_tasks", rows)', '"insert_tasks", rows[: max(1, len(rows) - 1)])', "lost"),
+        ("engine/submit.py", *LOSING, "lost"),
     ],
     ids=["leak", "loss"],
 )  # fmt: skip

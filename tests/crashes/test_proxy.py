@@ -1,4 +1,4 @@
-"""The proxy of `prove` ends its connections wherever they are."""
+"""The proxy of `prove` closes its connections in any state."""
 
 import asyncio
 import random
@@ -6,8 +6,8 @@ import random
 from shiftwork.prove.proxy import Proxy
 
 
-async def test_proxy_closes_although_one_who_waited_for_a_connection_was_cancelled() -> None:
-    """All who wait for the end of a connection wait for one future."""
+async def test_proxy_closes_although_a_task_that_waited_for_a_connection_was_cancelled() -> None:
+    """All tasks that wait for the end of a connection share one future."""
     async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
         proxy = Proxy(host, port, random.Random(1), http=False)

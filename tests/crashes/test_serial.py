@@ -1,4 +1,4 @@
-"""kill -9 of anyone who holds serial keys: none is left without a claim, and no task waits for no one."""
+"""kill -9 of processes that hold serial keys: no key stays without a claim, and no task waits in vain."""
 
 import asyncio
 import random

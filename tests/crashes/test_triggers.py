@@ -17,7 +17,7 @@ START = 1_765_800_000.0
 
 
 async def fire_until_killed(url: str, start: float, lines: int) -> float:
-    """The last minute that was said to be done before the process was killed."""
+    """Kill the process; return the last minute it reported as done."""
     program = [sys.executable, "-m", "tests.crashes.firer", url, str(start)]
     process = await asyncio.create_subprocess_exec(*program, stdout=PIPE)
     assert process.stdout is not None

@@ -14,7 +14,7 @@ KILLS = 6
 
 
 async def bring_until_killed(url: str, lines: int) -> list[str]:
-    """The artifacts that the process had been told are kept, before it was killed."""
+    """Kill the process; return the artifacts that were acknowledged to it."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.crashes.upload", url, stdout=PIPE)
     assert process.stdout is not None
     heard = [await process.stdout.readline() for _ in range(lines)]

@@ -19,12 +19,12 @@ VERBS = {
 }  # fmt: skip
 AROUND = {
     "agents/presence.py",
-    *(f"artifacts/{name}.py" for name in ("blob_folder", "bucket", "checked_read", "maintenance", "spool", "transfer")),
-    "compat/external/claim_folder.py",
+    *(f"artifacts/{name}.py" for name in ("blob_folder", "bucket", "maintenance", "spool", "transfer")),
+    "compat/external/folder_claims.py",
     "compat/external/loki_folder.py",
     *(f"engine/{name}.py" for name in ("claim_requests", "claim_waiters", "coalesce", "event_log", "event_waiters")),
     *(f"engine/{name}.py" for name in ("prepare", "result_waiters")),
-    *(f"notifications/{name}.py" for name in ("dial", "mail", "maintenance", "public_url", "sender", "services")),
+    *(f"notifications/{name}.py" for name in ("apprise_sinks", "dial", "mail", "maintenance", "public_url", "sender")),
     *(f"notifications/{name}.py" for name in ("slack_actions", "webhooks")),
     *(f"observe/{name}.py" for name in ("kept_counts", "maintenance", "metrics_cache")),
     *(f"snapshots/{name}.py" for name in ("row_batches", "copy", "maintenance", "postgres_copy")),
@@ -52,13 +52,13 @@ def is_around(file: Path) -> bool:
 
 
 def complaints(source: str, name: str) -> list[str]:
-    """Of a file that holds nothing but verbs."""
+    """Check a file that contains only verbs."""
     tree = ast.parse(source)
     return waits(tree, name) + [c for function in functions(tree) for c in foreign_awaits(function, name)]
 
 
 def complaints_of_verbs(source: str, name: str) -> list[str]:
-    """Of the functions that are given a transaction, in a file that holds others, too."""
+    """Check the functions with a transaction parameter in a file that contains others, too."""
     verbs = [function for function in functions(ast.parse(source)) if takes_transaction(function)]
     return [c for verb in verbs for c in waits(verb, name) + foreign_awaits(verb, name)]
 
@@ -121,7 +121,7 @@ def test_forbidden_await_is_detected(bad: str) -> None:
     assert complaints(bad, "bad.py")
 
 
-def test_a_wait_is_found_beside_what_may_wait() -> None:
+def test_forbidden_await_is_detected_next_to_an_allowed_one() -> None:
     source = "import asyncio\nasync def job(engine):\n    await engine.store.run(verb)\n"
     assert complaints_of_verbs(source, "maintenance.py") == []
     assert complaints_of_verbs(source + "async def verb(tx):\n    await engine.store.run(other)", "maintenance.py")

@@ -1,4 +1,4 @@
-"""kill -9 of a process that parks tasks and frees them: what was acknowledged holds, and no one waits forever."""
+"""kill -9 of a process that parks and frees tasks: acknowledged changes are kept, and no task waits forever."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ KILLS = 6
 
 
 async def wait_until_killed(url: str, lines: int) -> list[tuple[str, str]]:
-    """What the process had been told before it was killed, some time after this many answers."""
+    """Kill the process some time after this many answers; return what was acknowledged to it."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.crashes.waiter", url, stdout=PIPE)
     assert process.stdout is not None
     heard = [await process.stdout.readline() for _ in range(lines)]

@@ -54,7 +54,7 @@ async def in_one_group(store: SqliteStore, *verbs: Any) -> list[Any]:
 
 
 async def answers(*calls: Awaitable[Any]) -> list[Any]:
-    """What each was answered, or the code of its error."""
+    """Return each answer, or the code of its error."""
     found = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
     return [answer.code if isinstance(answer, ShiftworkError) else answer for answer in found]
 

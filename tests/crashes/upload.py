@@ -1,4 +1,4 @@
-"""Brings content in forever and says what is kept: `python -m tests.crashes.upload URL`. Made to be killed."""
+"""Uploads content forever and prints what was acknowledged: `python -m tests.crashes.upload URL`. Made to be killed."""
 
 import asyncio
 import random
@@ -14,7 +14,7 @@ async def main(url: str) -> None:
 
 
 async def bring(queue: Queue, seed: int) -> None:
-    """Every other one is referred to and stays; the rest is collected at once."""
+    """Upload content; every other artifact is referenced and stays, the rest is collected at once."""
     chance = random.Random(f"{seed} {queue.now()}")
     while True:
         kept = await queue.artifacts.put(chance.randbytes(chance.randrange(3_000_000)), task="owner")

@@ -1,4 +1,4 @@
-"""Parks tasks and frees them forever, and says what was acknowledged: `python -m tests.crashes.waiter URL`.
+"""Parks and frees tasks forever, and prints what was acknowledged: `python -m tests.crashes.waiter URL`.
 
 Made to be killed. Each line is printed after the answer it reports: `parked ID`, `freed ID`, `completed ID`.
 """

@@ -36,7 +36,7 @@ class Site:
 
 @dataclass
 class Heard:
-    """What a browser complained of, and whom it asked for anything."""
+    """The errors that a browser logged, and the hosts that it contacted."""
 
     complaints: list[str] = field(default_factory=list)
     refusal: str = ""
@@ -45,7 +45,7 @@ class Heard:
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in a thread of its own: the browser's driver has a loop running in this one."""
+    """Run a coroutine in a separate thread, since the browser's driver runs a loop in this one."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
 
@@ -90,7 +90,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """Closed before other tests begin: while its driver is there, a loop runs in this thread."""
+    """The browser, closed before other tests begin, because its driver runs a loop in this thread."""
     with opened_browser() as found:
         yield found
 
@@ -102,7 +102,7 @@ def heard() -> Heard:
 
 @pytest.fixture
 def page(browser: Browser, site: Site, heard: Heard) -> Iterator[Page]:
-    """A tab on the filled queue. Whatever the browser complains of fails the test."""
+    """A tab on the filled queue. Any error in the browser fails the test."""
     context = browser.new_context(base_url=site.url, viewport={"width": 1360, "height": 860})
     tab = context.new_page()
     listen(tab, heard)

@@ -1,4 +1,4 @@
-"""A queue as a small fleet leaves it after an afternoon: something of everything the dashboard shows."""
+"""A queue as a small fleet leaves it after an afternoon, with everything the dashboard shows."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ BATCHES_FROM, BATCHES_ANSWERED = 6, 16
 
 
 async def fill(queue: Queue, clock: MovedClock, *, chance: int = 7) -> None:
-    """Live through two hours, with providers of batches on 127.0.0.1."""
+    """Simulate two hours, with batch providers on 127.0.0.1."""
     queue.engine.private_sinks = True
     with FakeProvider(clock).running() as provider, patch.dict(os.environ, provider.environment()):
         await _live(queue, clock, provider, chance)
@@ -145,7 +145,7 @@ class Fleet:
         await self.rest(self.chance.uniform(90, 240))
 
     async def rest(self, seconds: float) -> None:
-        """Time passes, and everyone continues to be heard of."""
+        """Let time pass while all agents send heartbeats."""
         while seconds > BEAT_SEC:
             self.clock.advance(BEAT_SEC)
             seconds -= BEAT_SEC
@@ -173,7 +173,7 @@ class Fleet:
             await queue.complete(token, {"summary": f"{type_} done", "score": chance.randint(60, 99)}, usage=usage)
 
     async def break_things(self) -> None:
-        """A type that always fails: its tasks die and its breaker opens."""
+        """Let a type fail until its tasks are dead letters and its breaker is open."""
         for number in range(6):
             await self.queue.submit(type="import", title=f"Import the batch of {number + 1} June", max_attempts=1)
         await self.queue.agents.register(id="ines", types=["import"], max_concurrent_tasks=6)

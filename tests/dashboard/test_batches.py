@@ -1,4 +1,4 @@
-"""The pages of batches: where each batch is, what it cost, and what became of its tasks."""
+"""The pages of batches: the state and cost of each batch, and the outcome of its tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_batches_can_be_filtered_by_state(page: Page) -> None:
     expect(page.locator("main")).to_contain_text("No batch is in this state.")
 
 
-def test_batch_opens_with_what_became_of_its_tasks(page: Page) -> None:
+def test_batch_page_shows_the_outcome_of_its_tasks(page: Page) -> None:
     page.goto("/batches")
     page.locator("tbody tr").filter(has_text="openai").get_by_role("link").click()
     expect(page.get_by_label("About")).to_contain_text("gpt-4.1")

@@ -1,4 +1,4 @@
-"""Tasks are searched for, ticked, and changed many at once in a browser."""
+"""Tasks are searched, selected and changed in bulk in a browser."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_state_chips_count_within_the_other_filters(page: Page, site: Site) -> N
     expect(page.get_by_role("button", name=re.compile("^Running"))).to_have_count(0)
 
 
-def test_ticked_tasks_are_cancelled_after_a_count(page: Page, site: Site) -> None:
+def test_selected_tasks_are_cancelled_after_a_count(page: Page, site: Site) -> None:
     made = [submit(site, type="ticked", title=f"Ticked {n}") for n in range(4)]
     call(site, f"/api/tasks/{made[3]}/cancel", {})
     page.goto("/tasks?type=ticked")
@@ -84,20 +84,20 @@ def test_ticked_tasks_are_cancelled_after_a_count(page: Page, site: Site) -> Non
     expect(page.get_by_role("toolbar")).to_have_count(0)
 
 
-def test_all_that_match_are_changed_page_by_page(page: Page, site: Site) -> None:
+def test_all_matching_tasks_are_changed_page_by_page(page: Page, site: Site) -> None:
     call(site, "/api/tasks", [{"type": "mass", "title": f"Mass {n}"} for n in range(230)])
     page.goto("/tasks?type=mass&status=ready")
     expect(page.locator("tbody tr")).to_have_count(50)
     page.get_by_label("Select all on this page").check()
     expect(page.get_by_text("50 selected")).to_be_visible()
-    page.get_by_role("button", name="Select all that match").click()
+    page.get_by_role("button", name="Select all matching tasks").click()
     page.get_by_role("toolbar").get_by_role("button", name="Set priority").click()
     expect(page.get_by_role("heading", name="Set the priority of 230 tasks?")).to_be_visible()
     page.get_by_role("spinbutton").fill("7")
     page.get_by_role("button", name="Change 230 tasks").click()
     expect(page.get_by_text("230 changed.")).to_be_visible()
     page.get_by_label("Select all on this page").check()
-    page.get_by_role("button", name="Select all that match").click()
+    page.get_by_role("button", name="Select all matching tasks").click()
     page.get_by_role("toolbar").get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("button", name="Cancel 230 tasks").click()
     expect(page.get_by_text("230 cancelled.")).to_be_visible()

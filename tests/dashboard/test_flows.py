@@ -16,7 +16,7 @@ from tests.dashboard.conftest import Heard, Site
 
 
 def call(site: Site, path: str, body: Any = None, method: str | None = None) -> Any:
-    """What another program does meanwhile."""
+    """Call the server as another program."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     with urlopen(Request(site.url + path, data, headers, method=method)) as answer:  # noqa: S310  # our own server
@@ -204,14 +204,14 @@ def test_task_is_run_again_from_a_step_with_another_payload(page: Page, site: Si
     dialog.get_by_label("Payload").fill('{"tone": "cheerful"}')
     dialog.get_by_label("From step").fill("draft")
     dialog.get_by_role("button", name="Run again").click()
-    expect(page.get_by_text("Followed by")).to_be_visible()
+    expect(page.get_by_text("Superseded by")).to_be_visible()
     (fresh,) = call(site, "/api/tasks?type=rewound&status=ready")["tasks"]
     assert (fresh["payload"], fresh["rerun_of"]) == ({"tone": "cheerful"}, made["id"])
     assert [step["name"] for step in call(site, f"/api/tasks/{fresh['id']}/steps")["steps"]] == ["plan"]
 
 
 def test_dag_graph_follows_a_dag_that_grew_and_was_rerun(page: Page, site: Site) -> None:
-    """A later task joined it, and the first one was done again: the new one stands in its place, with its edges."""
+    """A later task joined it, and the first one was rerun: the new task takes its place and its edges."""
     first, second = call(site, "/api/tasks", [{"type": "grow", "title": "First"}, {"type": "alone", "title": "Other"}])
     last = call(site, "/api/tasks", {"type": "grow", "title": "Last", "dependencies": [first["id"], second["id"]]})
     call(site, f"/api/tasks/{first['id']}/cancel", {})
@@ -222,7 +222,7 @@ def test_dag_graph_follows_a_dag_that_grew_and_was_rerun(page: Page, site: Site)
     expect(page.locator("svg.graph [role=button]")).to_have_count(2)
     expect(page.locator("svg.graph path.edge")).to_have_count(1)
     page.locator("svg.graph").get_by_role("button", name="Last").click()
-    expect(page.get_by_text("Needs from elsewhere")).to_be_visible()
+    expect(page.get_by_text("Depends on other DAGs")).to_be_visible()
 
 
 def test_dag_graph_of_hundreds_of_tasks_has_no_overlaps(page: Page, site: Site) -> None:
@@ -251,7 +251,7 @@ def test_breaker_is_reset_and_queue_paused_and_resumed(page: Page, site: Site) -
     expect(page.get_by_text("Everything")).to_be_visible()
     assert call(site, "/api/queue")["paused"]
     page.get_by_role("button", name="Resume").click()
-    expect(page.get_by_text("Work is handed out.")).to_be_visible()
+    expect(page.get_by_text("Nothing is paused.")).to_be_visible()
 
 
 def test_agent_is_drained_and_activated(page: Page, site: Site) -> None:
@@ -268,7 +268,7 @@ def test_trigger_is_fired_and_paused(page: Page, site: Site) -> None:
     row = page.locator("tr", has_text="nightly-audit")
     expect(row).to_contain_text("30 2 * * * Europe/Berlin")
     row.get_by_role("button", name="Fire").click()
-    expect(page.locator(".toast")).to_contain_text("nightly-audit went off")
+    expect(page.locator(".toast")).to_contain_text("nightly-audit fired")
     assert [task["title"] for task in call(site, "/api/tasks?type=audit")["tasks"]].count("Nightly audit") == 1
     row.get_by_role("button", name="Pause").click()
     expect(row).to_contain_text("paused")
@@ -328,7 +328,7 @@ def test_overview_explains_why_nothing_runs(page: Page, site: Site) -> None:
     quiet = "workspace=quiet"
     call(site, f"/api/tasks?{quiet}", {"type": "fly_by_wire", "title": "Fly to the moon"})
     page.goto(f"/?{quiet}")
-    expect(page.get_by_role("region", name="Running now")).to_contain_text("Work waits, but nothing runs")
+    expect(page.get_by_role("region", name="Running now")).to_contain_text("Work waits, but nothing is running")
     panel = page.get_by_role("region", name="Why work waits")
     expect(panel).to_contain_text("1 task: no registered agent can take it: it needs type fly_by_wire")
     call(site, f"/api/agents?{quiet}", {"id": "neil"})
@@ -390,4 +390,4 @@ def test_output_of_a_refused_attempt_is_not_shown_as_waiting(page: Page, site: S
     call(site, f"/api/tasks/{task_id}/fail", {"token": token, "reason": "crash", "error": "wrong"})
     page.goto(f"/tasks/{task_id}")
     expect(page.get_by_label("Attempts")).to_contain_text("Failed")
-    expect(page.locator("main")).not_to_contain_text("waits for its verdict")
+    expect(page.locator("main")).not_to_contain_text("awaiting validation")

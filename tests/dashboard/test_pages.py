@@ -1,4 +1,4 @@
-"""Every page opens in a real browser, complains of nothing, asks no one else, and can be used by everyone."""
+"""Every page opens in a real browser without errors, contacts no other host, and is accessible."""
 
 from __future__ import annotations
 
@@ -105,6 +105,22 @@ def test_all_sections_and_badges_are_visible(browser: Browser, site: Site, width
     found = page.evaluate(OUT_OF_VIEW)
     context.close()
     assert found == []
+
+
+def test_round_times_are_written_without_zeros(page: Page, site: Site) -> None:
+    opened(page, "/", "Overview")
+    written = page.evaluate("""async () => {
+      const { span } = await import("/static/words.js");
+      return [3600, 7260, 86400, 90000].map(span);
+    }""")
+    assert written == ["1 h", "2 h 1 min", "1 d", "1 d 1 h"]
+
+
+def test_use_of_an_account_is_shown_in_its_unit(page: Page, site: Site) -> None:
+    opened(page, "/accounts", "Accounts")
+    windows = page.locator("tbody tr")
+    expect(windows.filter(has_text="Five hour").first).to_contain_text(" of 2,000,000 tokens")
+    expect(windows.filter(has_text="Seven day").first).to_contain_text(" of $200.00")
 
 
 def test_missing_page_is_reported(page: Page, heard: Heard) -> None:

@@ -25,7 +25,7 @@ def test_task_submitted_on_the_dashboard_equals_one_over_http(page: Page, site: 
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Type").fill("code")
     dialog.get_by_label("Title").fill("Build a landing page for X")
-    dialog.get_by_label("What is to be done").fill("One page, with a form.")
+    dialog.get_by_label("Prompt").fill("One page, with a form.")
     dialog.get_by_label("Priority").fill("20")
     dialog.get_by_label("Your name").fill("adam")
     dialog.get_by_role("button", name="Submit").click()
@@ -41,7 +41,7 @@ def test_task_submitted_on_the_dashboard_equals_one_over_http(page: Page, site: 
 
 @contextmanager
 def receiver(got: SimpleQueue[Any]) -> Iterator[str]:
-    """The address of a web server that keeps what it is told."""
+    """Yield the address of a web server that stores its requests."""
 
     class Receive(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -50,7 +50,7 @@ def receiver(got: SimpleQueue[Any]) -> Iterator[str]:
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:  # the name is the library's
-            """Say nothing."""
+            """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receive)
     Thread(target=server.serve_forever, daemon=True).start()
@@ -114,7 +114,7 @@ def test_instruction_is_sent_from_the_task_page_and_shown_as_its_agent_gets_it(p
     page.goto(f"/tasks/{task_id}")
     panel = page.get_by_label("Instructions", exact=True)
     box = panel.get_by_label("Instruction", exact=True)
-    expect(box).to_have_attribute("placeholder", "Say something to painter")
+    expect(box).to_have_attribute("placeholder", "Instruction to painter")
     box.fill("Use the <b>blue</b> paint.")
     panel.get_by_role("button", name="Send").click()
     expect(panel.locator("li")).to_contain_text("Use the <b>blue</b> paint.")

@@ -12,7 +12,7 @@ MakeMap = Callable[[int], str]
 
 @pytest.fixture
 def make_map(postgres: Databases, migrated_template: str, tmp_path: Path) -> Iterator[MakeMap]:
-    """A map of so many databases a, b, c …; new workspaces are created in a."""
+    """Create a map of this many databases a, b, c …; new workspaces are created in a."""
     made: list[str] = []
 
     def make(count: int) -> str:

@@ -20,7 +20,7 @@ AFTER_SWITCH = ("switched", "activated", "old copy removed")
 
 
 async def killed_at(map_url: str, point: str) -> None:
-    """Run the command as a user does, and let it die at this step."""
+    """Run the command as a user would, and kill it at this step."""
     command = (sys.executable, "-m", "shiftwork", "--store", map_url, "workspaces", "move", "moving", "--to", "b")
     variables = {**os.environ, "SHIFTWORK_CRASH_POINT": f"move: {point}"}
     process = await asyncio.create_subprocess_exec(*command, env=variables, stderr=asyncio.subprocess.PIPE)

@@ -27,7 +27,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def fill(map_url: str) -> None:
-    """Three workspaces: `moved` went from a to b, `born` was made in b before there was a map, `here` is in a."""
+    """Three workspaces: `moved` went from a to b, `born` was created in b before there was a map, `here` is in a."""
     async with Queue.open(map_url) as queue:
         assert queue.routes is not None
         async with Queue.open(queue.routes.map.databases["b"], workspace="born") as alone:
@@ -96,7 +96,7 @@ async def has_joined(queue: Queue) -> bool:
     )
 
 
-async def test_work_that_waits_in_a_late_database_is_heard(mortal: tuple[str, Postgres]) -> None:
+async def test_waiting_claim_is_woken_by_a_late_database(mortal: tuple[str, Postgres]) -> None:
     map_url, server = mortal
     await fill(map_url)
     server.stop("immediate")
@@ -119,7 +119,7 @@ async def test_work_that_waits_in_a_late_database_is_heard(mortal: tuple[str, Po
             assert (await result).output == 42
 
 
-async def test_a_worker_of_another_workspace_starts_and_one_of_this_says_why_not(
+async def test_only_workers_of_the_unreachable_workspace_fail_to_start(
     mortal: tuple[str, Postgres],
 ) -> None:
     map_url, server = mortal
@@ -142,7 +142,7 @@ async def test_a_worker_of_another_workspace_starts_and_one_of_this_says_why_not
             await worker().run(queue.in_workspace("moved"), until_idle=True)
 
 
-async def test_a_map_of_which_no_database_answers_is_refused(mortal: tuple[str, Postgres], tmp_path: Path) -> None:
+async def test_map_without_a_reachable_database_is_refused(mortal: tuple[str, Postgres], tmp_path: Path) -> None:
     map_url, server = mortal
     server.stop("immediate")
     address = f'a = "{server.dsn("none")}"\nb = "{server.dsn("none")}"'
@@ -175,7 +175,7 @@ async def test_a_late_database_with_a_workspace_of_another_is_not_used(
             await queue.in_workspace("new").submit(type="build")
 
 
-async def test_an_address_that_is_wrong_is_said_at_once(make_map: MakeMap, tmp_path: Path) -> None:
+async def test_wrong_address_is_reported_at_once(make_map: MakeMap, tmp_path: Path) -> None:
     text = (tmp_path / "map.toml").read_text() if make_map(2) else ""
     (tmp_path / "map.toml").write_text(text.rstrip().rstrip('"') + '_none"\n')
     with pytest.raises(StoreUnavailable, match="does not exist"):

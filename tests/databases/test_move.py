@@ -98,7 +98,7 @@ async def test_other_workspaces_of_the_new_database_keep_their_events_and_meters
         assert created((await queue.metrics.read()).samples) == 3
 
 
-async def test_workers_go_on_while_their_workspace_moves(map_url: str) -> None:
+async def test_workers_continue_while_their_workspace_moves(map_url: str) -> None:
     async with Queue.open(map_url, workspace="moving") as queue:
         stop = asyncio.Event()
         submitted: list[str] = []

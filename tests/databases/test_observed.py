@@ -1,4 +1,4 @@
-"""All databases of a map are seen at once: by API, metrics, commands, doctor and dashboard, also while one is down."""
+"""All databases of a map are shown together: in API, metrics, commands, doctor and dashboard, also if one is down."""
 
 import json
 import re

@@ -46,7 +46,7 @@ async def test_a_server_follows_a_workspace_to_another_database(map_url: str) ->
 
 
 async def read_stream(http: httpx.AsyncClient, cursor: str, until: str | None = None) -> str:
-    """What a stream says from a cursor on, until it ends or says this."""
+    """Read a stream from a cursor until it ends or contains this text."""
     text = ""
     headers = {"accept": "text/event-stream", "last-event-id": str(cursor)}
     async with asyncio.timeout(30), http.stream("GET", "/api/events", headers=headers) as answer:
@@ -78,7 +78,7 @@ async def test_maintenance_runs_in_every_database(map_url: str) -> None:
         ("default =", "not TOML"),
     ],
 )
-def test_a_map_that_cannot_be_used_says_what_is_wrong(tmp_path: Path, text: str, what: str) -> None:
+def test_unusable_map_is_refused_with_its_error(tmp_path: Path, text: str, what: str) -> None:
     file = tmp_path / "map.toml"
     file.write_text(text)
     with pytest.raises(InvalidConfig, match=what):

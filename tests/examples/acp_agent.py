@@ -1,4 +1,4 @@
-"""An agent that speaks the Agent Client Protocol, written with its SDK: does as its prompt says, in its folder.
+"""An agent that speaks the Agent Client Protocol, written with its SDK: obeys its prompt, in its folder.
 
 Its sessions are files, so that a later process can load them.
 """

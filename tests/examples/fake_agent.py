@@ -1,16 +1,16 @@
-"""A stand-in for a coding agent's command line: lines of JSON events, sessions of its own, and it does what it is told.
+"""A stand-in for a coding agent's command line: lines of JSON events, its own sessions, and commands in the prompt.
 
 `python fake_agent.py [--resume SESSION]` reads its prompt on standard input. Its first word says what to do:
 
     work               end well
-    limit [SECONDS]    be told to slow down by its provider
+    limit [SECONDS]    report a rate limit of its provider
     fail               report an error of its own
-    max_turns          end well as a process, but say that it failed
-    hang               never end; hear no SIGTERM
-    family             start two processes that hear no SIGTERM, one of them outside of its group, and never end
+    max_turns          exit with 0, but report a failure
+    hang               never end; ignore SIGTERM
+    family             start two processes that ignore SIGTERM, one of them outside of its group, and never end
     leave              the same, but end well
     flood              print a megabyte, in one line and in many
-    die                be killed after it has told what it spent
+    die                be killed after it has reported its usage
     break              break a session, so that it cannot be resumed
 """
 
@@ -34,7 +34,7 @@ def tell(**event: Any) -> None:
 
 
 class Session:
-    """A conversation, kept in the working folder: a line for each turn."""
+    """A conversation, stored in the working folder with a line for each turn."""
 
     def __init__(self, resumed: str | None) -> None:
         self.id = resumed or str(uuid.uuid4())

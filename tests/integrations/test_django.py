@@ -174,7 +174,7 @@ def test_rolled_back_transaction_enqueues_nothing(shop: Any) -> None:
             result.refresh()
 
 
-def test_queue_elsewhere_gets_the_task_with_the_commit(shop: Any) -> None:
+def test_queue_in_another_database_gets_the_task_after_the_commit(shop: Any) -> None:
     with transaction.atomic():
         result = shop.far.enqueue(7)
         with pytest.raises(TaskResultDoesNotExist):

@@ -1,1 +1,1 @@
-"""A machine that makes random moves on both stores and checks every invariant after each."""
+"""A state machine that makes random calls on both stores and checks every invariant after each."""

@@ -1,4 +1,4 @@
-"""The rules: each makes one call on the queue, says what the model expects of it, and lets both be compared."""
+"""The rules: each makes one call on the queue, predicts its effect on the model, and compares both."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Token(NamedTuple):
 
 
 class Machine(RuleBasedStateMachine):
-    """Random verbs, time steps and stale fences against the model, on a queue of its own."""
+    """Random verbs, time steps and stale fences on a fresh queue, compared with the model."""
 
     def __init__(self, opener: Opener) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(agent=st.sampled_from(AGENTS), budget=st.sampled_from([None, 0.0, 0.5, 3.0]), at=index)
     def small_things(self, agent: Agent, budget: float | None, at: int) -> None:
-        """What changes little, in one rule, so that the rest has its share of the steps."""
+        """Verbs that change little share one rule, so that the others get enough steps."""
         if at % 4 == 0:
             self.wait(self.queue.agents.set_budget(agent.id, budget))
         elif at % 4 == 1:
@@ -247,7 +247,7 @@ class Machine(RuleBasedStateMachine):
         self.model.beats[runtime] = self.now
 
     def take_work(self) -> None:
-        """Someone claims and starts something, where no one is at work and anyone may."""
+        """Let an agent claim and start a task, if none is running."""
         for agent in AGENTS:
             if not self.has({"running"}):
                 self.claim(agent, 1, start=True)
@@ -386,7 +386,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.stale(0) is not None)
     @rule(at=index, usage=spending)
     def beat_under_a_stale_fence(self, at: int, usage: Any) -> None:
-        """Changes nothing but the bill."""
+        """Changes only the booked cost."""
         token = self.stale(at)
         assert token is not None
         before = self.wait(tables.look(self.queue))
@@ -528,7 +528,7 @@ class Machine(RuleBasedStateMachine):
         self.note_archived()
 
     def note_archived(self) -> None:
-        """What may leave is the queue's choice; it must have ended, and as the model says."""
+        """Check archived tasks: the queue chooses them, but they must have ended as in the model."""
         archive = self.wait(tables.look(self.queue)).archive
         for label, task in list(self.model.all.items()):
             if (status := archive.get(uuid_of(label))) is not None:

@@ -1,4 +1,4 @@
-"""A small queue in plain Python: what each lineage of tasks must look like after a verb."""
+"""A small queue in plain Python: the expected state of each lineage after a verb."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Rules:
     archive_after: float | None = None
 
     def settings(self) -> dict[str, object]:
-        """The same, as the queue is told."""
+        """The same as settings of the queue."""
         return {
             "max_attempts": MAX_ATTEMPTS,
             "poison": None,
@@ -132,11 +132,11 @@ class Model:
         return [task for task in self.all.values() if task.status in states]
 
     def children(self, label: str) -> list[Lineage]:
-        """Who still waits for this task."""
+        """Return the tasks that still wait for this one."""
         return [task for task in self.all.values() if task.dependencies.get(label) is False]
 
     def status_of(self, label: str) -> str:
-        """How a dependency stands; `pending` where no one has come for it, or it was purged while awaited."""
+        """Return the state of a dependency; `pending` if it was never submitted, or was purged while awaited."""
         return self.archived.get(label) or (self.all[label].status if label in self.all else "pending")
 
     def leads_to(self, start: Iterable[str], goal: str, more: dict[str, list[str]] | None = None) -> bool:
@@ -155,7 +155,7 @@ class Model:
         return False
 
     def add(self, task: Lineage, dependencies: Iterable[str], name: str | None = None) -> None:
-        """A new task. Anyone who waited for its name waits for it from now on."""
+        """Add a task. Tasks that waited for its name wait for it from now on."""
         task.dependencies = {label: self.status_of(label) == "completed" for label in dependencies}
         task.status = "pending" if task.open else "ready"
         self.all[task.label] = task
@@ -177,7 +177,7 @@ class Model:
         ]
 
     def alias(self, name: str, label: str) -> None:
-        """An id that came with a duplicate names the existing task; so it does for whichever waited for it."""
+        """Let the id of a duplicate name the existing task, also for tasks that waited for that id."""
         waiters = [self.all[waiter] for waiter in self.waiters(name)]
         self.names[name] = label
         for task in waiters:
@@ -190,7 +190,7 @@ class Model:
         self.meet_fate(task.label for task in waiters)
 
     def meet_fate(self, labels: Iterable[str]) -> None:
-        """New edges to what has ended without success work as if it ended now."""
+        """Treat new edges to tasks that ended without success as if these ended now."""
         born = list(labels)
         for label in born:
             task = self.all[label]
@@ -257,7 +257,7 @@ class Model:
         task.rate_limits = 0
 
     def depart(self, task: Lineage, now: float) -> None:
-        """Its process is known to be dead."""
+        """End a claim whose process is known to be dead."""
         if task.started is None and self.rules.claim_expired == "release":
             self.release(task)
             task.rate_limits = 0
@@ -268,12 +268,12 @@ class Model:
             self._count_failure(task, now, again=True, delay=RETRY_DELAY)
 
     def orphan(self, task: Lineage, now: float) -> None:
-        """Its process has restarted."""
+        """End a claim whose process has restarted."""
         task.let_go()
         self._count_failure(task, now, again=True, delay=RETRY_DELAY if self.rules.recover == "fail" else 0.0)
 
     def pass_time(self, now: float) -> None:
-        """What the maintenance jobs do: take back what is silent, then promote what has waited."""
+        """Do what the maintenance jobs do: reclaim silent tasks, then promote due ones."""
         for task in self.in_state(CLAIMED_STATES):
             self._inspect(task, now)
         for task in self.in_state({"retrying"}):
@@ -301,7 +301,7 @@ class Model:
             self._count_failure(task, now, again=True, delay=RETRY_DELAY)
 
     def cancel(self, tasks: Iterable[Lineage]) -> None:
-        """Several at once, then what depends on them."""
+        """Cancel several tasks at once, then their dependents."""
         ended = list(tasks)
         for task in ended:
             task.let_go()
@@ -335,7 +335,7 @@ class Model:
                 self.gone.add(task.label)
 
     def forget(self, label: str) -> None:
-        """The row is gone; what was archived keeps its name and its key."""
+        """Remove a row; an archived task keeps its name and its key."""
         del self.all[label]
         if label not in self.archived:
             self.names = {name: known for name, known in self.names.items() if known != label}
@@ -347,7 +347,7 @@ class Model:
         task.started = now if start else None
 
     def retry(self, task: Lineage, *, at: float | None = None) -> None:
-        """A person brings a settled task back; its idempotency key too, unless someone has taken that."""
+        """Retry a settled task; it gets its idempotency key back unless another task has taken it."""
         self._take_key_back(task)
         task.attempts = task.reclaims = task.rate_limits = 0
         if at is not None:
@@ -356,13 +356,13 @@ class Model:
             self._wait_again(task)
 
     def _wait_again(self, task: Lineage) -> None:
-        """What it waits for may have ended while it did not wait."""
+        """Wait again; dependencies may have ended meanwhile."""
         task.status = "pending" if task.open else "ready"
         if task.open:
             self.meet_fate([task.label])
 
     def revive(self, label: str) -> None:
-        """What was cancelled because of this task waits again, and so on down."""
+        """Restore the tasks that were cancelled because of this one, recursively."""
         for child in self.children(label):
             if child.status == "cancelled" and child.by_parent:
                 self._take_key_back(child)
@@ -374,7 +374,7 @@ class Model:
             self.keys.setdefault(task.key, task.label)
 
     def rerun(self, task: Lineage) -> None:
-        """The same work as a new task, which has no idempotency key."""
+        """Create a new task for the same work, without an idempotency key."""
         if task.status in WAITING:
             self.drop_key(task)
         task.key = None

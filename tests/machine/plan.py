@@ -1,4 +1,4 @@
-"""What is submitted: random batches, how their dependencies are written, and what must come of them."""
+"""Random batches to submit, with the forms of their dependencies and the expected outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AGENTS = (
 
 
 class Ref(NamedTuple):
-    """A dependency as a submitter writes it: the n-th task there is, by some form of its id, or a name."""
+    """A dependency as a submitter writes it: an existing task by a form of its id, or a name."""
 
     kind: str
     number: int
@@ -60,7 +60,7 @@ specs = st.builds(
 
 
 def resolve(model: Model, ref: Ref, siblings: Sequence[tuple[str, str]] = ()) -> tuple[str, str]:
-    """What to write for a reference, and the label that it means; a sibling is written by its local key."""
+    """Return the text of a reference and the label it means; a sibling has its local key."""
     known = [*model.all, *model.archived, *sorted(model.gone)]
     if ref.kind == "sibling" and siblings:
         return siblings[ref.number % len(siblings)]
@@ -80,7 +80,7 @@ def resolve_name(model: Model, name: str) -> tuple[str, str]:
 
 
 class Plan:
-    """A batch as it is written, and what must come of it."""
+    """A batch as submitted, and the expected outcome."""
 
     def __init__(self, model: Model, batch: Sequence[Spec], root_of: Callable[[str], str]) -> None:
         self.model = model
@@ -106,7 +106,7 @@ class Plan:
                 self.twin[place] = first[spec.key]
 
     def _label(self, place: int) -> str:
-        """What others may know a new task by before it has an id."""
+        """Return a label for a new task before it has an id."""
         name = self.batch[place].name
         if place in self.known:
             return self.known[place]
@@ -143,7 +143,7 @@ class Plan:
 
     @property
     def aliases(self) -> dict[str, str]:
-        """Ids that duplicates came with and no task has: they name the existing task from now on."""
+        """Return ids of duplicates that no task has: they name the existing task from now on."""
         named = {self.batch[p].name: self.labels[p] for p in (*self.known, *self.twin)}
         return {
             n: label for n, label in named.items() if n and n not in self.model.names and n not in self._fresh_names()
@@ -160,7 +160,7 @@ class Plan:
         return OWN_UUID in names and (own in self.model.gone or own in self.model.archived)
 
     def _names_another(self) -> bool:
-        """Whether a duplicate comes with the id of another task than the one it is."""
+        """Return whether a duplicate has the id of another task than the existing one."""
         own = ids.show_task(OWN_UUID)
         taken = dict(self.model.names)
         taken |= {name: self.labels[p] for p in self.fresh if (name := self.batch[p].name)}

@@ -1,4 +1,4 @@
-"""The tables of a queue as they stand, and what must always be true of them."""
+"""The tables of a queue, and the invariants that always hold."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def select(tx: Any, sql: str) -> list[Row]:
 
 
 class Tables(NamedTuple):
-    """One consistent look at everything."""
+    """One consistent snapshot of all tables."""
 
     tasks: dict[str, Row]
     edges: list[Row]
@@ -60,12 +60,12 @@ class Tables(NamedTuple):
         return bool(self.newest(row["root_id"])["id"] == row["id"])
 
     def state(self) -> list[Any]:
-        """All that a refused write must leave alone."""
+        """Return everything that a refused write must not change."""
         return [self.tasks, self.edges, self.keys, self.dags, self.attempts, self.letters, self.agents]
 
 
 async def look(queue: Queue) -> Tables:
-    """Everything of the queue's workspace."""
+    """Read everything in the queue's workspace."""
     ours = f"where workspace = '{queue.workspace}'"
     of_ours = f"in (select id from tasks {ours})"
 
@@ -247,7 +247,7 @@ def _letters(now: Tables) -> None:
 
 
 async def check_explanations(queue: Queue, now: Tables, before: Tables | None) -> None:
-    """Whatever is not running can say why: asked of each task that has changed."""
+    """Check that every changed task that is not running can be explained."""
     changed = [
         row["id"]
         for row in now.tasks.values()

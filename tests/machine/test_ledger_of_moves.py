@@ -183,7 +183,7 @@ PLAYS: list[Play] = [
 
 
 async def played(queue: Queue, clock: MovedClock) -> set[tuple[str, str, str]]:
-    """Every move of every play, each in a workspace of its own: the event's verb, from, to."""
+    """Return every transition of every scenario, each in a separate workspace: the event's verb, from, to."""
     moves: set[tuple[str, str, str]] = set()
     for play in PLAYS:
         stage = queue.in_workspace(str(getattr(play, "__name__", "stage")))

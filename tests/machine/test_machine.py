@@ -29,7 +29,7 @@ SETTINGS = settings(
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
-    """Opens an empty queue, as often as it is asked."""
+    """Return a function that opens an empty queue."""
     if request.param == "sqlite":
         numbers = itertools.count()
 

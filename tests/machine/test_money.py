@@ -53,7 +53,7 @@ class Spender(RuleBasedStateMachine):
         self.runner.close()
 
     async def _end(self) -> None:
-        """Once everything is over, nothing is granted any more."""
+        """Check at the end that nothing is granted any more."""
         await pass_time(self.queue, self.clock, 95)
         await check_books(self.queue)
         assert await granted(self.queue) == 0
@@ -119,7 +119,7 @@ class Spender(RuleBasedStateMachine):
         self.wait(pass_time(self.queue, self.clock, seconds))
 
     def with_token(self, which: int, call: Any) -> None:
-        """Under a claim that may have ended long ago: then it is refused, and what was used is booked all the same."""
+        """Report under a claim that may have ended: the report is then refused, but its usage is booked."""
         if self.tokens:
             with suppress(LeaseLost):
                 self.wait(call(self.tokens[which % len(self.tokens)]))

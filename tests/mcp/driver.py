@@ -1,4 +1,4 @@
-"""A client in a process of its own, to be killed: claims over stdio, says what it holds, and thinks forever."""
+"""A client in a separate process, to be killed: claims over stdio, prints its task, and idles forever."""
 
 import asyncio
 import sys

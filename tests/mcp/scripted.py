@@ -16,7 +16,7 @@ PAGE = [
 
 
 async def work_to_the_end(agent: Agent) -> list[str]:
-    """Claim and do until there is nothing left; the types in the order in which they were done."""
+    """Claim and complete tasks until none is left; return their types in order."""
     done: list[str] = []
     while "task" in (claimed := await agent("claim")):
         task = claimed["task"]
@@ -28,7 +28,7 @@ async def work_to_the_end(agent: Agent) -> list[str]:
 
 
 async def _do(agent: Agent, task: dict[str, Any]) -> Any:
-    """What the task comes to; None where it was released."""
+    """Do the task; return its result, or None if it was released."""
     token, kind = task["token"], task["type"]
     if kind == "research":
         return await _research(agent, task)

@@ -1,4 +1,4 @@
-"""An agent that calls tools: over the SDK's client, inside this process or across real transports."""
+"""An agent that calls tools with the SDK's client, in this process or over real transports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shiftwork.mcp.mcp_session import McpSession
 from shiftwork.mcp.sdk_server import build
 from shiftwork.mcp.tool_calls import ERROR
 from shiftwork.wire.http_server import HttpServer
-from shiftwork.wire.listening import listen
+from shiftwork.wire.listen_socket import listen
 
 PATIENCE_SEC = 60
 MODES = ("legacy", "auto")
@@ -47,7 +47,7 @@ class Agent:
         self.client = client
 
     async def __call__(self, name: str, /, **arguments: Any) -> Any:
-        """The answer of a tool, which the client has checked against the tool's schema."""
+        """Call a tool and return its answer, which the client has validated by the tool's schema."""
         async with asyncio.timeout(PATIENCE_SEC):
             done = await self.client.call_tool(name, arguments)
         text = done.content[0].text  # type: ignore[union-attr]  # our tools answer with text
@@ -74,7 +74,7 @@ class Agent:
 
 @asynccontextmanager
 async def talking(mcp_server: McpServer, mode: str = "auto") -> AsyncIterator[Agent]:
-    """Inside this process: nothing beats and no maintenance job runs unless the test does it."""
+    """Connect inside this process. No heartbeats are sent and no maintenance runs unless the test does it."""
     session = McpSession.single(mcp_server)
     async with Client(build(mcp_server, lambda _ctx: session), mode=mode) as client:
         yield Agent(client)
@@ -82,7 +82,7 @@ async def talking(mcp_server: McpServer, mode: str = "auto") -> AsyncIterator[Ag
 
 @asynccontextmanager
 async def in_one_task(context: AbstractAsyncContextManager[Agent]) -> AsyncIterator[Agent]:
-    """The SDK's contexts end in the task that began them; a fixture begins and ends in two."""
+    """Run a context in one asyncio task, as the SDK requires; fixtures begin and end in different ones."""
     ready: asyncio.Future[Agent] = asyncio.get_running_loop().create_future()
     end = asyncio.Event()
 
@@ -116,7 +116,7 @@ async def over_stdio(store: str, *options: str, mode: str = "auto", **environmen
 
 @asynccontextmanager
 async def serving(queue: AnyQueue, *, tokens: bool = False, **options: Any) -> AsyncIterator[tuple[McpServer, str]]:
-    """A server on a real socket in this loop; nothing beats and no maintenance job runs unless the test does it."""
+    """Run a server on a socket in this loop, without heartbeats and maintenance unless the test does them."""
     mcp_server = McpServer(queue, Options(**options))
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     with listen("127.0.0.1", 0) as listening:

@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 
 from shiftwork import Client, Queue
 from shiftwork.access import authenticator
-from shiftwork.mcp import http_sessions, http_transport
+from shiftwork.mcp import http_transport
 from shiftwork.mcp.http_transport import ListenAddress, check_address
 from shiftwork.mcp.mcp_session import McpSession
 from shiftwork.model.errors import InputError, TooManyRequests
@@ -207,7 +207,7 @@ async def test_incomplete_request_is_disconnected(queue: Queue, monkeypatch: pyt
 async def test_token_has_a_limited_share_of_sessions(
     queue: Queue, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_sessions, "MAX_PER_TOKEN", 2)
+    monkeypatch.setattr(http_transport, "MAX_PER_TOKEN", 2)
     ours, theirs = [(await queue.tokens.create(name, ["read"])).secret for name in ("ours", "theirs")]
     async with serving(queue, tokens=True) as (_, url):
         begun = [await http.post(url, json=HELLO, headers=bearer(ours)) for _ in range(3)]
@@ -222,15 +222,15 @@ async def test_token_has_a_limited_share_of_sessions(
 
 def test_idle_session_is_no_longer_counted() -> None:
     now = 0.0
-    open_ones = http_sessions.Sessions(lambda: now)
+    open_ones = http_transport.Sessions(lambda: now)
     open_ones.most_of_token = 1
     open_ones.opened("a", "token")
     open_ones.begin("a")
-    now = http_sessions.IDLE_SEC + 1
+    now = http_transport.IDLE_SEC + 1
     with pytest.raises(TooManyRequests):
         open_ones.check("token")
     open_ones.end("a")
-    now += http_sessions.IDLE_SEC + 1
+    now += http_transport.IDLE_SEC + 1
     open_ones.check("token")
 
 
@@ -353,13 +353,13 @@ async def test_server_without_tokens_has_no_metadata(queue: Queue, http: httpx2.
         "https://[::",
     ],
 )
-def test_address_that_is_none_is_refused(given: str) -> None:
+def test_invalid_address_is_refused(given: str) -> None:
     with pytest.raises(InputError):
         check_url(given, "--public-url")
 
 
-async def test_token_that_may_not_work_waits_for_a_result(queue: Queue) -> None:
-    """A call that waits asks again whether its token is valid: for what it may do, not for work."""
+async def test_token_without_the_work_scope_can_wait_for_a_result(queue: Queue) -> None:
+    """A waiting call rechecks its token for the scopes of the call, not for `work`."""
     secret = (await queue.tokens.create("planner", ["submit"])).secret
     await queue.agents.register(id="crab")
     async with serving(queue, tokens=True) as (_, url), over_http(url, authorization=f"Bearer {secret}") as agent:

@@ -1,4 +1,4 @@
-"""Claims are kept alive for agents that think, and only as long as someone is there."""
+"""Claims are kept alive while agents think, and only while they are connected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def desk(queue: Queue) -> McpServer:
 
 
 async def think(mcp_server: McpServer, queue: Queue, clock: MovedClock, seconds: float) -> None:
-    """Time passes in which the agent says nothing, while the server beats and the maintenance jobs run."""
+    """Let time pass without calls of the agent, while the server sends heartbeats and maintenance runs."""
     for _ in range(int(seconds // 30)):
         clock.advance(30)
         await mcp_server.keeper.beat()

@@ -1,4 +1,4 @@
-"""The page about MCP and the example are true."""
+"""The page about MCP matches the server, and its example runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every error tells a model its next step."""
+"""Every error names the next step for a model."""
 
 import pytest
 

@@ -24,7 +24,7 @@ ORDER = ["ask", "ask", "research", "write", "draw", "publish"]
 
 
 async def in_haste(queue: Queue) -> None:
-    """Settings under which a task whose agent is gone comes back within a second or two, and retries come at once."""
+    """Settings under which the task of a dead agent returns within two seconds, and retries are immediate."""
     settings: dict[str, Any] = {"heartbeat_interval_sec": 0.2, "heartbeat_timeout_sec": 1.5}
     settings |= {"maintenance.reclaim_sec": 0.2, "maintenance.retry_promoter_sec": 0.2}
     settings |= {"retry.initial_delay_sec": 0.1, "retry.max_delay_sec": 0.1}
@@ -67,7 +67,7 @@ async def test_mcp_works_through_a_server_with_a_token(tmp_path: Path, capfd: py
 
 
 async def taken_over(queue: Queue) -> Any:
-    """The task as another agent gets it, once its lease has run out."""
+    """Return the task as another agent claims it after its lease has expired."""
     maintenance = asyncio.create_task(run_forever(queue.engine))
     try:
         (claim,) = await queue.claim("other", wait=25)
@@ -110,7 +110,7 @@ async def test_task_of_a_killed_server_is_reclaimed_and_late_result_refused(stor
 
 
 def speak(store: str, *lines: str) -> subprocess.CompletedProcess[str]:
-    """What the server answers to these lines until its input ends."""
+    """Send these lines to a server and return its answers."""
     started = command(store)
     return subprocess.run(
         [started.command, *started.args],

@@ -28,7 +28,7 @@ from tests.mcp.talking import PATIENCE_SEC, command, serving
 
 
 class CreatedTask(types.Result):
-    """What `submit` answers to a client that follows tasks."""
+    """The answer of `submit` to a client that follows tasks."""
 
     result_type: Literal["task"] = Field(alias="resultType")
     task_id: str = Field(alias="taskId")
@@ -305,7 +305,7 @@ async def listen(follower: Follower, *task_ids: str) -> dict[str, Any]:
     return await follower.send("subscriptions/listen", notifications={"taskIds": list(task_ids)})
 
 
-async def test_listener_hears_of_every_change_until_the_end(queue: Queue) -> None:
+async def test_listener_is_notified_of_every_change_until_the_end(queue: Queue) -> None:
     async with following(served(queue), forms=True) as follower:
         task_id = await follower.submit(tasks=[{"type": "draw"}])
         listening = asyncio.create_task(listen(follower, task_id, "task_01ARZ3NDEKTSV4RRFFQ69G5FAV"))
@@ -326,7 +326,7 @@ async def test_listener_hears_of_every_change_until_the_end(queue: Queue) -> Non
 
 
 async def test_task_survives_the_server(store_url: str) -> None:
-    """The id is all that a client keeps: another server, started later, knows the task."""
+    """The client keeps only the id: another server, started later, finds the task."""
     async with await Queue.open(store_url) as queue:
         await queue.agents.register(id="crab")
         async with following(command(store_url)) as follower:

@@ -470,7 +470,7 @@ async def test_submit_waits_for_the_end_of_its_work(agent: Agent, queue: Queue) 
     assert "next" not in made
 
 
-async def test_submit_of_a_dag_says_which_of_it_failed(agent: Agent, queue: Queue) -> None:
+async def test_submit_of_a_dag_names_the_failed_tasks(agent: Agent, queue: Queue) -> None:
     tasks = [{"type": "code", "key": "a"}, {"type": "code", "key": "b", "dependencies": ["a"]}]
     submitting = asyncio.create_task(agent("submit", tasks=tasks, wait_sec=20))
     while not (claimed := await queue.claim("other", start=True, wait=5)):
@@ -518,7 +518,7 @@ async def test_list_finds_tasks_by_words(agent: Agent, queue: Queue) -> None:
 
 
 def test_parameters_are_those_of_the_operation() -> None:
-    """Types, bounds and defaults are declared once, on the operation; a tool narrows what it says it narrows."""
+    """Types, bounds and defaults are declared once, on the operation; a tool narrows only what it declares."""
     for tool in TOOLS.values():
         known = tool.operation.parameters.sent
         for field in msgspec.structs.fields(tool.takes):

@@ -15,7 +15,7 @@ def own_server() -> Iterator[Postgres]:
 
 @pytest.fixture
 def server(own_server: Postgres) -> Iterator[Postgres]:
-    """It runs at the beginning and at the end of each test."""
+    """Yield the server, which runs at the beginning and at the end of each test."""
     yield own_server
     if not own_server.running:
         own_server.start_again()

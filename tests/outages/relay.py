@@ -1,6 +1,6 @@
-"""A network in between that can drop connections without telling anyone, as firewalls and dying machines do.
+"""A network that can drop connections silently, as firewalls and failing machines do.
 
-Or a long one, over which every message takes its time.
+It can also delay every message.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ class Relay:
         self._port = port
         self._links: list[set[asyncio.StreamWriter]] = []
         self._dropped: set[asyncio.StreamWriter] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
         self.silent = False
         """Whether new connections are met with silence, too."""
         self.delay_sec = 0.0
@@ -27,9 +28,19 @@ class Relay:
         return len([link for link in self._links if not link & self._dropped])
 
     def drop(self) -> None:
-        """Everyone who is connected now is never heard again."""
+        """Drop all current connections silently."""
         for link in self._links:
             self._dropped |= link
+
+    def lose_answers(self) -> None:
+        """What the server says from now on never reaches those who are connected now."""
+        self._dropped |= self._clients
+
+    def hang_up(self) -> None:
+        """Everyone who is connected now learns that the connection is lost."""
+        for link in self._links:
+            for end in link:
+                end.close()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -39,12 +50,14 @@ class Relay:
             return
         link = {writer, there_writer}
         self._links.append(link)
+        self._clients.add(writer)
         if self.silent:
             self._dropped |= link
         try:
             await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer))
         finally:
             self._links.remove(link)
+            self._clients.discard(writer)
             for end in link:
                 end.close()
 
@@ -67,7 +80,7 @@ class Relay:
 
 @asynccontextmanager
 async def relay_to(url: str) -> AsyncIterator[tuple[Relay, str]]:
-    """A relay on the way to a server of this machine, and the server's address by way of it."""
+    """Start a relay to a server of this machine; yield it and the server's address through it."""
     parts = urlsplit(url)
     assert parts.port is not None
     relay = Relay(parts.port)

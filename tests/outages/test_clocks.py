@@ -44,7 +44,7 @@ async def test_step_of_the_database_clock_is_detected(postgres_dsn: str) -> None
 
 
 class Times:
-    """The store's clock, and the steady one by which a process knows how long it waited."""
+    """The store's clock, and the monotonic clock of a process."""
 
     def __init__(self, clock: MovedClock, listening: StallDetector) -> None:
         self.clock = clock
@@ -54,7 +54,7 @@ class Times:
         self._hearing = listening
 
     def stand_still(self, seconds: float) -> None:
-        """Time passes, and nothing is heard meanwhile."""
+        """Let time pass without any heartbeat."""
         self.clock.advance(seconds)
         self.steady += seconds
 
@@ -70,7 +70,7 @@ def times(queue: Queue, clock: MovedClock) -> Times:
 
 
 async def test_stall_does_not_reclaim_from_live_agents(queue: Queue, times: Times) -> None:
-    """A stopped process, a slow disk, a laptop asleep: no one could beat, so no one is taken for dead at once."""
+    """During a stop or a sleep of the machine, no agent could send heartbeats, so nothing is reclaimed at once."""
     task = await queue.submit(type="code")
     (held,) = await queue.claim("worker", start=True)
     times.stand_still(600)
@@ -152,7 +152,7 @@ async def test_stalled_process_does_not_disable_the_others(
 
 @pytest.fixture(params=[3_600, 86_400])
 async def went_back(queue: Queue, clock: MovedClock, request: pytest.FixtureRequest) -> Queue:
-    """A queue whose clock went back while work was held, waited for a retry, and a type cooled down."""
+    """A queue whose clock went back while tasks were claimed or waited for a retry, and a type was in cooldown."""
     await pass_time(queue, clock, 1)
     await queue.submit(type="code", id="held")
     await queue.submit(type="test", id="tried", retry={"initial_delay_sec": 30, "jitter": False})

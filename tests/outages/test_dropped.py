@@ -1,4 +1,4 @@
-"""A network that drops connections and tells no one: they are found out and replaced, and wake-ups come again."""
+"""A network that drops connections silently: they are detected and replaced, and wake-ups resume."""
 
 import asyncio
 import gc
@@ -25,13 +25,13 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def far(postgres_url: str) -> AsyncIterator[tuple[Queue, Relay]]:
-    """A queue at the other end of such a network."""
+    """A queue behind such a network."""
     async with relay_to(postgres_url) as (relay, url), await Queue.open(url) as queue:
         yield queue, relay
 
 
 async def rest() -> None:
-    """Longer than a connection is trusted without having been asked."""
+    """Idle for longer than a connection is used without a check."""
     await asyncio.sleep(2 * postgres_sessions.RESTED_SEC)
 
 
@@ -82,7 +82,7 @@ async def test_submit_after_a_silent_drop_wakes_others(far: tuple[Queue, Relay],
 async def test_call_cut_off_in_the_middle_ends_at_its_time_limit(
     far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only when the driver has given up the connection, which takes as long as a statement may."""
+    """Otherwise, the call would wait until the driver closes the connection."""
     monkeypatch.setattr(postgres_sessions, "RESTED_SEC", 60)
     queue, relay = far
     for call in (lambda: queue.submit(type="code"), lambda: queue.claim("worker")):
@@ -93,10 +93,10 @@ async def test_call_cut_off_in_the_middle_ends_at_its_time_limit(
         assert (await queue.submit(type="code")).status == "ready"
 
 
-async def test_call_cut_off_in_the_middle_is_begun_anew_before_its_time_limit(
+async def test_call_cut_off_in_the_middle_is_retried_before_its_time_limit(
     far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server waits for it, and it for the server: what one of them said was dropped."""
+    """The server and the client wait for each other, since a message was dropped."""
     monkeypatch.setattr(postgres_sessions, "RESTED_SEC", 60)  # it is not asked first
     monkeypatch.setattr(postgres_sessions, "LOOK_EVERY_SEC", 0.5)
     queue, relay = far
@@ -107,7 +107,7 @@ async def test_call_cut_off_in_the_middle_is_begun_anew_before_its_time_limit(
             assert (await asyncio.wait_for(queue.cancel(task.id), 30)).status == "cancelled"
 
 
-async def test_call_cut_off_in_its_only_statement_says_before_its_time_limit_that_its_outcome_is_unknown(
+async def test_call_cut_off_in_its_only_statement_reports_an_unknown_outcome_before_its_time_limit(
     far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_sessions, "RESTED_SEC", 60)
@@ -139,7 +139,7 @@ async def test_dropped_connections_leave_no_pending_tasks(
 
 @pytest.fixture
 def closings(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Task[Any]]:
-    """The tasks in which connections were closed that no one answers on, soon given up."""
+    """Record the tasks that close unresponsive connections, with a short timeout."""
     monkeypatch.setattr(postgres_sessions, "CLOSE_SEC", 0.1)
     seen: list[asyncio.Task[Any]] = []
     close = Session.close
@@ -165,7 +165,7 @@ async def test_unreachable_network_is_reported_as_unavailable(far: tuple[Queue, 
 
 
 async def test_silent_host_does_not_hide_the_next_one(postgres_url: str) -> None:
-    """The machine that is named first has no network, and the driver alone would wait for it to the end."""
+    """The first host has no network; the driver alone would wait for it until the timeout."""
     async with relay_to(postgres_url) as (relay, silent):
         relay.silent = True
         first, second = urlsplit(silent), urlsplit(postgres_url)

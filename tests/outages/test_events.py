@@ -52,7 +52,7 @@ async def dawdle(number: int, delay: float, tx: Tx, *, gives_up: bool) -> None:
         raise Undone
 
 
-async def test_reader_sees_each_event_once_beside_slow_and_rolled_back_writers(two_urls: tuple[str, str]) -> None:
+async def test_reader_sees_each_event_once_despite_slow_and_rolled_back_writers(two_urls: tuple[str, str]) -> None:
     """Eight writers that pause between their number and their commit, some of which roll back."""
     url, foreign = two_urls
     chance = random.Random(7)

@@ -38,7 +38,7 @@ async def test_task_of_a_silent_agent_is_reclaimed_among_sixty_workspaces(postgr
 
 
 async def check_reclaim(database: str, delay_sec: float, workspaces: int) -> None:
-    """Maintenance runs far away from the database; nothing else does."""
+    """Check that a reclaim works while only maintenance has a slow connection."""
     async with (
         relay_to(database) as (relay, url),
         await Queue.open(url) as far,

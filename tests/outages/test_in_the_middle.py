@@ -9,7 +9,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.model.errors import OperationTimeout, StoreReadOnly, StoreUnavailable
-from shiftwork.store import postgres_notices
+from shiftwork.store import postgres_notify
 from shiftwork.store.postgres import PostgresStore
 from shiftwork.store.postgres_clock import DatabaseClock
 from shiftwork.store.postgres_errors import translate
@@ -22,7 +22,7 @@ from tests.worker.steps import until
 
 @pytest.fixture
 async def rolling_back(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Set when a rollback has begun, which then takes a while."""
+    """An event that is set when a slow rollback has begun."""
     begun = asyncio.Event()
     execute = Session.execute
 
@@ -135,7 +135,7 @@ async def test_notification_meeting_a_lock_does_not_fail_the_commit(
 async def test_refused_notification_does_not_refuse_the_submit(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A submit alone is one statement, which reports itself; where that cannot be done it goes without."""
+    """A submit alone is one statement that includes its notification; if notifying fails, it is retried without."""
     async with Queue.open(postgres_url) as queue:
         await queue.submit(type="code")
         execute, refused = Session.execute, []
@@ -147,7 +147,7 @@ async def test_refused_notification_does_not_refuse_the_submit(
             return await execute(self, query, *values, **options)
 
         monkeypatch.setattr(Session, "execute", full)
-        monkeypatch.setattr(postgres_notices, "IDLE_SEC", 0.0)
+        monkeypatch.setattr(postgres_notify, "IDLE_SEC", 0.0)
         await until(queue.engine.store._notices.is_quiet)  # type: ignore[attr-defined]  # of this store
         made = await queue.submit(type="code")
         assert len(refused) == 1

@@ -69,7 +69,7 @@ async def started() -> AsyncIterator[Cluster]:
 async def test_fleet_moves_to_the_new_primary_by_itself(fault: Literal["killed", "cut off"]) -> None:
     """A server, programs and a worker process behind HAProxy, a program that names all hosts, and one on the primary.
 
-    Whatever any of them was told, also by the primary that is cut off, must be true afterwards.
+    Everything acknowledged to any of them, also by the isolated primary, must be true afterwards.
     """
     fleet = Fleet()
     async with (

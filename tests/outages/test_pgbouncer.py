@@ -11,7 +11,7 @@ from shiftwork import Queue
 from shiftwork.maintenance.loop import run_once
 from shiftwork.model.errors import StoreUnsuitable
 from shiftwork.store import postgres_sessions
-from shiftwork.store.postgres_opening import split_url
+from shiftwork.store.postgres_open import split_url
 from tests.races.fleet import handles, hire, stranded, together
 from tests.services import Databases
 from tests.services.shared import Pooler

@@ -7,7 +7,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,9 +14,9 @@ import aiohttp
 import asyncpg
 import pytest
 
-from shiftwork import Assignment, Queue
+from shiftwork import Queue
 from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreDamaged, StoreReadOnly, StoreUnavailable
-from shiftwork.store import postgres_notices
+from shiftwork.store import postgres_notify
 from shiftwork.testing import MovedClock, pass_time
 from tests.races.fleet import handles, hire, stranded
 from tests.server import processes
@@ -31,7 +30,7 @@ AWAY = (StoreUnavailable, StoreReadOnly, OperationTimeout)
 
 
 class Fleet:
-    """Producers and workers that continue whatever the store says, and remember what they were told."""
+    """Producers and workers that continue despite errors, and remember what was acknowledged."""
 
     def __init__(self) -> None:
         self.submitted: list[str] = []
@@ -44,7 +43,7 @@ class Fleet:
             self._steps.notify_all()
 
     async def until(self, more: int) -> None:
-        """So many more completions have been answered."""
+        """Wait until this many more completions were acknowledged."""
         enough = len(self.completed) + more
         async with self._steps:
             await asyncio.wait_for(self._steps.wait_for(lambda: len(self.completed) >= enough), 60)
@@ -111,7 +110,7 @@ async def check(queue: Queue, fleet: Fleet) -> None:
     assert await stranded(queue) == []
 
 
-async def test_store_that_stays_away_is_reported_as_unavailable(server: Postgres, url: str) -> None:
+async def test_store_that_stays_down_is_reported_as_unavailable(server: Postgres, url: str) -> None:
     async with Queue.open(url) as queue:
         kept = await queue.submit(type="code")
         await asyncio.to_thread(server.stop)
@@ -146,7 +145,7 @@ def processes_of(server: Postgres) -> list[int]:
 
 
 async def test_timeout_during_the_commit_is_reported_as_unknown(url: str) -> None:
-    """The commit waits in a trigger; the caller learns that no one knows, and finds the task if it looks."""
+    """The commit waits in a trigger; the caller learns that the outcome is unknown, and can find the task."""
     async with Queue.open(url) as queue:
         await queue.submit(type="code")
         await queue.engine.store.run(make_commits_slow)
@@ -184,7 +183,7 @@ async def test_broken_page_is_reported_as_damage(server: Postgres, url: str) -> 
 
 
 async def test_reclaim_is_suspended_after_an_outage(server: Postgres, url: str) -> None:
-    """While the server was away no one could beat, so silence says nothing until everyone had the time to."""
+    """While the server was down, no one could send heartbeats, so silence proves nothing until everyone had time to."""
     clock = MovedClock()
     async with Queue.open(url, clock=clock) as queue:
         task = await queue.submit(type="code")
@@ -230,8 +229,8 @@ async def test_waiting_claim_is_woken_after_the_server_returned(server: Postgres
 async def test_lost_and_restored_listening_is_logged_once(
     server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(postgres_notices, "LISTEN_AGAIN_SEC", 0.01)
-    monkeypatch.setattr(postgres_notices, "LISTEN_AGAIN_MAX_SEC", 0.02)
+    monkeypatch.setattr(postgres_notify, "LISTEN_AGAIN_SEC", 0.01)
+    monkeypatch.setattr(postgres_notify, "LISTEN_AGAIN_MAX_SEC", 0.02)
     caplog.set_level("INFO", "shiftwork.store")
 
     def said() -> list[str]:
@@ -239,7 +238,7 @@ async def test_lost_and_restored_listening_is_logged_once(
         return [line.partition(" (")[0] for line in logged]
 
     async with Queue.open(url) as queue:
-        claiming = asyncio.create_task(claimed(queue))
+        claiming = asyncio.create_task(queue.claim("worker", wait=25))
         await until(lambda: listens(url))
         for _ in range(2):
             caplog.clear()
@@ -249,13 +248,6 @@ async def test_lost_and_restored_listening_is_logged_once(
             assert said() == ["not listening for wake-ups", "listening for wake-ups again"]
         await queue.submit(type="code")
         assert len(await claiming) == 1
-
-
-async def claimed(queue: Queue) -> list[Assignment]:
-    """What a claim gets that is made again when the server goes away in the middle of its look."""
-    while True:
-        with suppress(StoreUnavailable):
-            return await queue.claim("worker", wait=25)
 
 
 async def listens(url: str) -> bool:
@@ -298,7 +290,8 @@ async def test_server_without_its_database_logs_no_tracebacks(server: Postgres, 
             await asyncio.to_thread(server.start_again)
             await until(lambda: "listening for wake-ups again" in log.read_text())
             await http.post(f"{serving.url}/api/tasks", json={"type": "code"})
-            assert (await asking).status == 200
+            answer = await asking
+            assert answer.status == 200, await answer.text()
         await serving.stop()
     assert "Traceback" not in log.read_text()
 

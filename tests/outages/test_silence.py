@@ -10,7 +10,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.maintenance.loop import run_once
-from shiftwork.store import postgres_opening, postgres_sessions
+from shiftwork.store import postgres_open, postgres_sessions
 from shiftwork.store.store import Tx
 from tests.worker.steps import until
 
@@ -19,12 +19,12 @@ Stop = Callable[[asyncpg.Connection], Awaitable[None]]
 
 
 async def after_a_statement(connection: asyncpg.Connection) -> None:
-    """The statement was sent, the values for it were not."""
+    """Stop after the statement was sent, but not its values."""
     await connection.prepare("select $1::text")
 
 
 async def in_a_copy(connection: asyncpg.Connection) -> None:
-    """The rows that were announced do not come."""
+    """Stop in a COPY before its rows are sent."""
 
     async def none() -> AsyncIterator[bytes]:
         await asyncio.Event().wait()
@@ -35,7 +35,7 @@ async def in_a_copy(connection: asyncpg.Connection) -> None:
 
 @pytest.fixture
 async def stopped(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asyncpg.Connection]:
-    """A session as a worker of the same fleet has it."""
+    """A stopped session of a worker of the same fleet."""
     monkeypatch.setattr(postgres_sessions, "LOOK_EVERY_SEC", 0.2)
     name = postgres_sessions.session_name(postgres_url)
     connection = await asyncpg.connect(postgres_url, server_settings=name)
@@ -64,7 +64,7 @@ async def test_lock_of_a_stopped_process_is_released(
 async def test_maintenance_of_a_stopped_process_is_done_by_others(
     postgres_url: str, stop: Stop, stopped: asyncpg.Connection
 ) -> None:
-    """No one waits for this lock: maintenance jobs that another has taken are left to it."""
+    """No process waits for this lock: a maintenance job that another process runs is skipped."""
     watcher = await asyncpg.connect(postgres_url)
     async with Queue.open(postgres_url) as queue:
         await run_once(queue.engine)
@@ -117,12 +117,12 @@ async def test_session_blocking_a_call_is_logged_once(
     await stranger.close()
 
 
-async def test_call_that_waits_long_for_a_lock_gives_back_those_it_has(
+async def test_call_that_waits_long_for_a_lock_releases_the_locks_it_holds(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a session whose process is not heard any more would hold them while it waits, and then as long again."""
-    assert "lock_timeout" in postgres_opening.SESSION
-    monkeypatch.setitem(postgres_opening.SESSION, "lock_timeout", "300ms")
+    """Otherwise, a session of a stopped process would hold them while it waits, and then for as long again."""
+    assert "lock_timeout" in postgres_open.SESSION
+    monkeypatch.setitem(postgres_open.SESSION, "lock_timeout", "300ms")
     stranger = await asyncpg.connect(postgres_url, server_settings={"application_name": "psql"})
     await stranger.execute("select pg_advisory_lock(hashtextextended('second', 0))")
 
@@ -164,5 +164,5 @@ async def test_copy_in_progress_is_not_ended(postgres_url: str, stopped: asyncpg
 
 
 async def has_read(watcher: asyncpg.Connection, count: int) -> bool:
-    """Waits for more after this many bytes."""
+    """Return whether the server has read this many bytes and waits for more."""
     return [row[3] >= count for row in await watcher.fetch(postgres_sessions.WAITING)] == [True]

@@ -23,7 +23,7 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq"]
 
 
 def run(line: Sequence[str | Path], **options: object) -> str:
-    """What a program prints; it has to succeed."""
+    """Run a program, which must succeed; return its output."""
     words = [str(word) for word in line]
     done = subprocess.run(words, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]  # as subprocess takes them
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"
@@ -44,7 +44,7 @@ def built_wheel(folder: Path) -> Path:
 
 
 def wheelhouse() -> Path:
-    """Every dependency of every extra but the agent frameworks, in the version of `constraints.txt`."""
+    """Download every dependency of every extra except the agent frameworks, in the versions of `constraints.txt`."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     left_out = {"all", *FRAMEWORKS}
     extras = [
@@ -77,7 +77,7 @@ class Environment:
         return self.folder / "bin" / name
 
     def run(self, name: str, *arguments: str | Path, cwd: Path) -> str:
-        """What a program of the environment prints, run in a folder that is not this repository."""
+        """Run a program of the environment outside of this repository; return its output."""
         return run([self.program(name), *arguments], cwd=cwd, env=self.variables())
 
     def variables(self) -> dict[str, str]:

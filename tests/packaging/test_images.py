@@ -1,6 +1,6 @@
 """The images: the steps of the Dockerfile, done in a clean folder, give a server and a worker that work.
 
-Without a container tool the base image is this machine; everything else is what the file says.
+Without a container tool, the base image is this machine; everything else follows the file.
 """
 
 import json
@@ -64,7 +64,7 @@ STAGES = stages()
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """What the build stage makes: of the files that it copies alone, with the extras that it names."""
+    """Return the output of the build stage, made only from the files it copies, with the extras it names."""
     folder = tmp_path_factory.mktemp("image")
     source = folder / "source"
     source.mkdir()
@@ -84,7 +84,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return Environment.made(folder / "environment", wheel, *extras.split(","))
 
 
-def test_ignored_files_leave_what_the_build_copies() -> None:
+def test_ignored_files_do_not_include_what_the_build_copies() -> None:
     kept = (DOCKERFILE.parent / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     copied = [name for line in STAGES["build"].lines if line.startswith("COPY ") for name in line.split()[1:-1]]
     assert [name for name in copied if f"!{name}" not in kept] == []
@@ -100,7 +100,7 @@ def test_compose_builds_stages_that_exist() -> None:
 
 
 def test_image_has_every_feature_of_all(image: Environment) -> None:
-    """The frameworks that agents are written with are not among them: a worker brings its own."""
+    """Agent frameworks are not included: each worker brings its own."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     (everything,) = extras["all"]

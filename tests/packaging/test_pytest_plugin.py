@@ -58,7 +58,7 @@ class TestOwn:
     def queue(self):
         return "mine"
 
-    def test_fixture_of_the_user_counts(self, queue):
+    def test_fixture_of_the_user_takes_precedence(self, queue):
         assert queue == "mine"
 """
 

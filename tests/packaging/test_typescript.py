@@ -80,7 +80,7 @@ def test_worker_does_tasks_and_a_client_awaits_their_results(node: Node, store: 
     assert [(each.name, each.status) for each in steps] == [("write", "done")]
 
 
-def test_step_is_done_once_though_its_task_is_tried_twice(node: Node) -> None:
+def test_step_is_done_once_although_its_task_is_retried(node: Node) -> None:
     tries, result = node.run("""
         let steps = 0, tries = 0;
         const worker = new Worker(client, { agentId: "ts-1", log: () => {} });
@@ -101,7 +101,7 @@ def test_step_is_done_once_though_its_task_is_tried_twice(node: Node) -> None:
     assert (tries, result) == (2, 1)
 
 
-def test_what_a_handler_throws_is_the_failure(node: Node, store: str) -> None:
+def test_error_thrown_by_a_handler_is_the_failure(node: Node, store: str) -> None:
     (summary,) = node.run("""
         const worker = new Worker(client, { agentId: "ts-1", log: () => {} });
         worker.handle("refuse", () => { throw new Fail("not mine", "auth_failure", { retry: false }); });
@@ -297,7 +297,7 @@ def test_wrong_calls_do_not_compile(package: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_package_is_complete_and_needs_nothing(package: Path, tmp_path: Path) -> None:
+def test_package_is_complete_and_has_no_dependencies(package: Path, tmp_path: Path) -> None:
     archive = typescript.pack(package)
     shutil.unpack_archive(archive, tmp_path, "gztar")
     files = {str(file.relative_to(tmp_path / "package")) for file in tmp_path.rglob("*") if file.is_file()}

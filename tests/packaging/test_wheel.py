@@ -1,4 +1,4 @@
-"""The wheel says what it is, contains what it needs, and works where nothing else is installed."""
+"""The wheel has correct metadata, is complete, and works in a clean environment."""
 
 import email
 import re
@@ -68,7 +68,7 @@ def test_readme_is_the_description(metadata: Message) -> None:
     assert str(metadata.get_payload()).startswith("# Shiftwork")
 
 
-def test_extras_are_for_users_alone(metadata: Message) -> None:
+def test_extras_are_only_for_users(metadata: Message) -> None:
     extras = set(metadata.get_all("Provides-Extra", []))
     used = {
         "a2a",
@@ -95,7 +95,7 @@ def test_extra_all_names_every_other_extra_but_the_frameworks() -> None:
     assert named == f"shiftwork[{','.join(sorted(project['optional-dependencies'].keys() - {'all', *FRAMEWORKS}))}]"
 
 
-def test_wheel_has_the_files_that_are_no_python(wheel: Path) -> None:
+def test_wheel_has_the_files_that_are_not_python(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     tracked = subprocess.run(
@@ -119,7 +119,7 @@ def test_thin_worker_loads_no_store(thin: Environment, tmp_path: Path) -> None:
     )
 
 
-def test_thin_worker_works_on_a_server_without_what_a_database_needs(thin: Environment, tmp_path: Path) -> None:
+def test_thin_worker_works_on_a_server_without_database_drivers(thin: Environment, tmp_path: Path) -> None:
     """The packages for databases, schedules and schemas are not only unused: they may be absent."""
     (tmp_path / "greeting.py").write_text(WORKER, encoding="utf-8")
     absent = "".join(f"sys.modules[{name!r}] = None\n" for name in UNUSED_BY_A_WORKER)
@@ -134,7 +134,7 @@ def test_thin_worker_works_on_a_server_without_what_a_database_needs(thin: Envir
     assert "Hello Ada" in shown
 
 
-def test_program_says_its_version(thin: Environment, tmp_path: Path) -> None:
+def test_program_prints_its_version(thin: Environment, tmp_path: Path) -> None:
     version = f"shiftwork {shiftwork.__version__} (Python {sys.version.split()[0]})\n"
     assert thin.run("shiftwork", "--version", cwd=tmp_path) == version
     assert thin.run("shiftwork", "version", cwd=tmp_path) == version

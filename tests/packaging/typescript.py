@@ -27,7 +27,7 @@ def check_node() -> None:
 
 
 def _modules() -> Path:
-    """What the build needs, fetched once for each content of package.json."""
+    """Fetch the build's dependencies, once for each content of package.json."""
     wanted = typescript.PACKAGE / "package.json"
     key = hashlib.sha256(wanted.read_bytes()).hexdigest()[:12]
     folder = FETCHED / "npm" / key
@@ -70,14 +70,14 @@ class Node:
         return cls(folder, url)
 
     def run(self, program: str) -> list[Any]:
-        """What a program printed, a JSON document to a line."""
+        """Run a program and return the JSON documents that it printed, one per line."""
         done = subprocess.run(self._line(program), cwd=self.folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     @contextmanager
     def started(self, program: str) -> Iterator[subprocess.Popen[str]]:
-        """A program under way, that is ended with the block."""
+        """Start a program and end it with the block."""
         pipe = subprocess.PIPE
         with subprocess.Popen(self._line(program), cwd=self.folder, stdout=pipe, text=True) as process:
             try:
@@ -100,5 +100,5 @@ const print = (value) => console.log(JSON.stringify(value));
 
 
 def alternatives(types: str) -> list[str]:
-    """What the generated types say of each JSON body: one line each."""
+    """Return the generated type of each JSON body, one line each."""
     return re.findall(r'"application/json": (.+);', types)

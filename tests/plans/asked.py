@@ -1,4 +1,4 @@
-"""What is asked of a large database, and how it answers: by which plan, reading how many rows, in how many steps."""
+"""Measures statements on a large database: their plan, the rows they read, and their steps."""
 
 import json
 from collections.abc import Collection, Iterator
@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import apsw
 import asyncpg
 
-from shiftwork.engine.merge import START
+from shiftwork.engine.lane_merge import START
 from shiftwork.store import postgres as store
 from shiftwork.store import postgres_tx, statements
-from shiftwork.store.postgres_opening import SET_LOCAL
+from shiftwork.store.postgres_open import SET_LOCAL
 from shiftwork.store.sqlite_tx import SqliteTx
 
 NOW = 1_765_800_000.0
@@ -78,7 +78,7 @@ async def prepare(connection: asyncpg.Connection, hot: Hot, name: str) -> None:
 async def explain_prepared(
     connection: asyncpg.Connection, hot: Hot, name: str, mode: str = "force_generic_plan"
 ) -> dict[str, Any]:
-    """The same for what was prepared before, and maybe planned: a plan for all values is kept."""
+    """The same for a prepared statement, which may have a cached generic plan."""
     _, values = _bound(hot)
     await connection.execute(store.BEGIN + SET_LOCAL)
     try:
@@ -131,6 +131,6 @@ def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def rows_of(node: dict[str, Any]) -> int:
-    """Rows that a scan handed up or threw away."""
+    """Return the rows that a scan returned or discarded."""
     thrown = sum(node.get(f"Rows Removed by {what}", 0) for what in ("Filter", "Index Recheck", "Join Filter"))
     return int((node["Actual Rows"] + thrown) * node["Actual Loops"])

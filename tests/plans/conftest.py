@@ -1,4 +1,4 @@
-"""Plans are looked at in a database that no one has used: rows deleted before would be read, too."""
+"""Plans are measured in an unused database, since deleted rows would be read, too."""
 
 from collections.abc import Iterator
 

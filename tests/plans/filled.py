@@ -1,4 +1,4 @@
-"""Large databases that a test fills itself, on either store, and whether they are read by index and sparingly."""
+"""Large databases filled by a test, on either store, to check that statements read them by index and sparingly."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -8,7 +8,7 @@ import apsw
 import asyncpg
 
 from shiftwork import Queue
-from shiftwork.store.postgres_growth import tell_planner
+from shiftwork.store.postgres_statistics import tell_planner
 from tests.plans.asked import Hot, explain, explain_prepared, plan_of, prepare, read_of, steps
 
 MessageBuffer = dict[str, str]
@@ -19,7 +19,7 @@ async def _make_schema(url: str) -> None:
 
 
 class Filled(NamedTuple):
-    """A queue that is made and filled, what is asked of it, and the most an answer may take."""
+    """A filled queue, the statements to check, and the most that each may take."""
 
     statements: Sequence[str]
     numbers: int
@@ -35,7 +35,7 @@ class Filled(NamedTuple):
 
 
 def uuid(number: int) -> str:
-    """What `{uuid}` stands for in a row of that number."""
+    """Return SQL for `{uuid}` in the row of that number."""
     return f"00000000-0000-7000-8000-{number:012x}"
 
 
@@ -61,7 +61,7 @@ def _postgres_words(count: int, uuid_of: str) -> MessageBuffer:
 
 
 async def complaints(url: str, filled: Filled) -> list[str]:
-    """Fill it, and say which questions are answered badly, before and after the tables were analysed.
+    """Fill it, and return the statements with bad plans, before and after the tables were analysed.
 
     On PostgreSQL also by plans that were made while it was empty and vacuumed, once the planner was notified of the
     load.
@@ -93,7 +93,7 @@ def sqlite(url: str, statements: Sequence[str], count: int, uuid_of: str = "n") 
 
 @contextmanager
 def undone(connection: apsw.Connection) -> Iterator[None]:
-    """What a question changes is as before for the next one."""
+    """Roll back the changes of a statement before the next one."""
     connection.execute("savepoint asked")
     yield
     connection.execute("rollback to asked")
@@ -115,7 +115,7 @@ def _sqlite_complaints(connection: apsw.Connection, filled: Filled, state: str) 
 
 
 def _on_sqlite(connection: apsw.Connection, path: str) -> list[str]:
-    """The indexes named; of a primary key alone, the one that keeps it: none, where the table itself does."""
+    """Return the expected indexes on SQLite; a primary key that is the table itself has none."""
     if named := [index for index in path.split() if not index.endswith("_pkey")]:
         return named
     kept = "select name from pragma_index_list(?) where origin = 'pk'"
@@ -149,7 +149,7 @@ async def _postgres_complaints(server: asyncpg.Connection, filled: Filled, state
 
 
 async def _complaints_of_the_old(server: asyncpg.Connection, filled: Filled) -> list[str]:
-    """A connection keeps its plans, also those made for a queue that had been worked off, until it is told."""
+    """A connection keeps its plans, even those made for an empty queue, until it is notified."""
     found = []
     for number, each in enumerate(filled.asked):
         plan = await explain_prepared(server, each, f"old_{number}")

@@ -1,4 +1,4 @@
-"""Why work waits and the log of a task are read by index, however long the history is."""
+"""Explanations of waiting work and the log of a task are read by index, however long the history is."""
 
 from typing import Any
 

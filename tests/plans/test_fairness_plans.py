@@ -2,8 +2,8 @@
 
 import pytest
 
+from shiftwork.engine.lane_merge import START
 from shiftwork.engine.lanes import TARGETED
-from shiftwork.engine.merge import START
 from shiftwork.engine.rank import URGENT_BELOW
 from tests.plans.asked import AGENTS, NOW, Hot
 from tests.plans.filled import Filled, complaints

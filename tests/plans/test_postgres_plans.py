@@ -7,9 +7,9 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
+from shiftwork.engine.lane_merge import START
 from shiftwork.engine.lanes import TARGETED
-from shiftwork.engine.merge import START
-from shiftwork.store.postgres_growth import tell_planner
+from shiftwork.store.postgres_statistics import tell_planner
 from tests.plans import backlog
 from tests.plans.asked import CLAIM, NOW, PLACE, Hot, explain, explain_prepared, prepare, read_of
 from tests.plans.backlog import DEEP_LANE, LANES, WHOLE_DAG, uuid
@@ -106,7 +106,7 @@ async def connection(large: str) -> AsyncIterator[asyncpg.Connection]:
 @pytest.mark.requirement("F-243", "F-244")
 @pytest.mark.timeout(300)  # the fill alone takes ten seconds, and a minute on a busy machine
 async def test_hot_statements_use_their_index_on_postgres(connection: asyncpg.Connection, large: str) -> None:
-    """Right after the load; by plans made when it was empty; analysed; with dead entries in front of a lane."""
+    """Right after the load, with plans made on an empty queue, after ANALYZE, and with dead entries before a lane."""
     assert await complaints(connection, "never analysed") == []
     async with connection.transaction():
         await tell_planner(connection, dict.fromkeys(["tasks", "edges", "bodies"], 0))
@@ -120,7 +120,7 @@ async def test_hot_statements_use_their_index_on_postgres(connection: asyncpg.Co
 
 
 async def claims_go_round_the_held(url: str) -> None:
-    """Fifty thousand tasks of a DAG without money are before all others, and cost a claim nothing."""
+    """Fifty thousand tasks of a DAG without budget precede all others, and cost a claim nothing."""
     async with Queue.open(url) as queue:
         await queue.agents.register(id="worker", max_concurrent_tasks=None)
         for types in (None, ["type-7"]):
@@ -130,7 +130,7 @@ async def claims_go_round_the_held(url: str) -> None:
 
 
 async def complaints_of_the_old(connection: asyncpg.Connection) -> list[str]:
-    """A connection keeps its plans, also those made for a queue that had been worked off, until it is told."""
+    """A connection keeps its plans, even those made for an empty queue, until it is notified."""
     found = []
     for number, hot in enumerate(HOT):
         plan = await explain_prepared(connection, hot, f"old_{number}")
@@ -139,7 +139,7 @@ async def complaints_of_the_old(connection: asyncpg.Connection) -> list[str]:
 
 
 async def complaints(connection: asyncpg.Connection, state: str, spare_pages: int = 0) -> list[str]:
-    """What is wrong with the plans, planned anew for these values and once for all."""
+    """Return the problems of custom plans for these values and of generic plans."""
     found = []
     for mode in ("force_custom_plan", "force_generic_plan"):
         for hot in HOT:

@@ -7,8 +7,8 @@ from typing import Any
 import apsw
 
 from shiftwork import Queue
+from shiftwork.engine.lane_merge import START
 from shiftwork.engine.lanes import TARGETED
-from shiftwork.engine.merge import START
 from tests.plans.asked import AGENTS, CLAIM, NOW, PLACE, plan_of, steps
 from tests.plans.filled import sqlite, undone, uuid
 
@@ -110,6 +110,6 @@ def complaints(connection: apsw.Connection, name: str, parameters: dict[str, Any
 
 
 def scans_a_table(line: str) -> bool:
-    """A walk along an index with a bound is a SEARCH; `SCAN` of one of our tables reads all of it."""
+    """A bounded walk along an index is a SEARCH; a `SCAN` of one of our tables reads all of it."""
     words = line.split()
     return words[0] == "SCAN" and words[1] in {"t", "x", "tasks", "e", "edges", "b", "bodies"}

@@ -1,1 +1,1 @@
-"""Many hands on one queue at the same time, over real connections."""
+"""Concurrent access to one queue over real connections."""

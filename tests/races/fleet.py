@@ -18,18 +18,18 @@ select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname
 
 @asynccontextmanager
 async def handles(url: str, count: int, **options: Any) -> AsyncIterator[list[Queue]]:
-    """As many queues on one store, each with connections and memory of its own."""
+    """Open this many queues on one store, each with its own connections and memory."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(await Queue.open(url, **options)) for _ in range(count)]
 
 
 async def together(*calls: Awaitable[T]) -> list[T]:
-    """All at once; the first error ends the test."""
+    """Run all concurrently; the first error ends the test."""
     return list(await asyncio.gather(*calls))
 
 
 async def errors(*calls: Awaitable[Any]) -> list[str]:
-    """All at once; the codes of those that were refused."""
+    """Run all concurrently; return the codes of those that were refused."""
     answers = await asyncio.gather(*calls, return_exceptions=True)
     unexpected = [a for a in answers if isinstance(a, BaseException) and not hasattr(a, "code")]
     if unexpected:
@@ -38,13 +38,13 @@ async def errors(*calls: Awaitable[Any]) -> list[str]:
 
 
 async def hire(queue: Queue, *agents: str, most: int | None = None) -> None:
-    """Register agents that may hold this much at once, or anything."""
+    """Register agents with this many slots, or without a limit."""
     for agent in agents:
         await queue.agents.register(id=agent, max_concurrent_tasks=most)
 
 
 async def take_all(queue: Queue, agent: str, count: int) -> list[Assignment]:
-    """This many tasks, started, in the hands of one agent."""
+    """Claim and start this many tasks for one agent."""
     await hire(queue, agent)
     taken = await queue.claim(agent, count, start=True)
     assert len(taken) == count
@@ -52,13 +52,13 @@ async def take_all(queue: Queue, agent: str, count: int) -> list[Assignment]:
 
 
 async def stranded(queue: Queue) -> list[Row]:
-    """Tasks whose count of open dependencies is wrong, or that wait although nothing holds them."""
+    """Return tasks with a wrong count of open dependencies, or that wait without a reason."""
     rows = await queue.engine.store.read(lambda tx: tx.all("stranded", count=100))
     return [dict(row) for row in rows]
 
 
 async def until_blocked(queue: Queue) -> None:
-    """Wait until some transaction of this database has come as far as another's locks let it."""
+    """Wait until a transaction of this database waits for a lock."""
     connection = await asyncpg.connect(queue.url)
     try:
         async with asyncio.timeout(30):
@@ -69,17 +69,17 @@ async def until_blocked(queue: Queue) -> None:
 
 
 class Stop:
-    """The next transaction that comes to a statement waits before it, its locks held, until told to continue."""
+    """Makes the next transaction that reaches a statement wait before it, holding its locks, until `resume`."""
 
     def __init__(self, queue: Queue, statement: str) -> None:
         self._reached = asyncio.Event()
-        self._go_on = asyncio.Event()
+        self._resumed = asyncio.Event()
         self._statement = statement
         self._run = queue.engine.store.run
         setattr(queue.engine.store, "run", self._stop)  # noqa: B010 -- a method is replaced on purpose
 
     async def wait(self) -> None:
-        """Until the transaction is there."""
+        """Wait until the transaction has reached the statement."""
         await asyncio.wait_for(self._reached.wait(), 20)
 
     async def _stop(self, verb: Verb[T], /) -> T:
@@ -88,10 +88,10 @@ class Stop:
     async def before(self, statement: str) -> None:
         if statement == self._statement and not self._reached.is_set():
             self._reached.set()
-            await self._go_on.wait()
+            await self._resumed.wait()
 
-    def go_on(self) -> None:
-        self._go_on.set()
+    def resume(self) -> None:
+        self._resumed.set()
 
 
 class _StoppingTx:
@@ -107,7 +107,7 @@ class _StoppingTx:
         return await self._tx.all(name, **parameters)
 
     async def alone(self, name: str, /, **parameters: Any) -> None:
-        """Never: no one can stop in the middle of a statement, so the verb takes its long way."""
+        """Never run as a single statement, since a test cannot stop in the middle of one."""
 
     def stay_open(self) -> None: ...
 

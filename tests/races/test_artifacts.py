@@ -1,4 +1,4 @@
-"""Content is brought in, referred to and collected at the same time: what someone was told is there, is there."""
+"""Content is uploaded, referenced and collected concurrently: acknowledged content is never lost."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ async def content(queue: Queue, artifact_id: str) -> bytes:
 
 
 async def collect(queue: Queue) -> int:
-    """One turn of the maintenance job on what no one refers to at this moment."""
+    """Run the maintenance job on currently unreferenced artifacts."""
     counts = await queue.engine.store.run(lambda tx: job.collect(tx, queue.engine))
     await job.remove(queue.engine)
     return counts.get("collected", 0)
@@ -42,7 +42,7 @@ async def test_artifact_uploaded_while_collected_is_not_lost(postgres_url: str) 
         await stop.wait()
         bringing = asyncio.create_task(bringer.artifacts.put(b"content"))
         await until_blocked(bringer)
-        stop.go_on()
+        stop.resume()
         assert await collecting == {"collected": 1}
         assert (await bringing).id == kept.id
         assert await job.remove(engine) == {"removed": 1}
@@ -59,7 +59,7 @@ async def test_artifact_being_referenced_is_not_collected(postgres_url: str) -> 
         completing = asyncio.create_task(worker.complete(held.token, artifacts=[kept.id]))
         await stop.wait()
         assert await collect(collector) == 0
-        stop.go_on()
+        stop.resume()
         await completing
         assert await collect(collector) == 0
         assert await content(worker, kept.id) == b"content"
@@ -76,7 +76,7 @@ async def test_artifact_being_collected_cannot_be_referenced(postgres_url: str) 
         await stop.wait()
         completing = asyncio.create_task(worker.complete(held.token, artifacts=[kept.id]))
         await until_blocked(worker)
-        stop.go_on()
+        stop.resume()
         assert await collecting == 1
         with pytest.raises(UnknownReference):
             await completing
@@ -95,7 +95,7 @@ async def test_artifact_stays_when_last_use_ends_as_a_new_one_begins(postgres_ur
         await stop.wait()
         assert await operator.control.purge(type="gone") == 1
         assert await collect(collector) == 0
-        stop.go_on()
+        stop.resume()
         await submitting
         assert await collect(collector) == 0
         assert await content(collector, kept.id) == b"content"
@@ -108,7 +108,7 @@ async def test_concurrent_upload_reference_and_collect_lose_nothing(store_url: s
         tasks: list[str] = []
 
         async def use(queue: Queue) -> None:
-            """Two bring the same content; as often as it is collected before it is referred to, it is brought anew."""
+            """Upload and reference content, and upload it again if it was collected in between."""
             for number in range(ROUNDS):
                 while True:
                     kept = await queue.artifacts.put(b"%d" % number)

@@ -1,4 +1,4 @@
-"""Claimers that meet: one winner a task, limits hold, and no one goes away empty while there is work."""
+"""Concurrent claims: each task has one winner, limits hold, and no claim is empty while there is work."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -75,7 +75,7 @@ async def test_stalled_claim_blocks_no_other_claim(postgres_url: str) -> None:
         waiting = asyncio.create_task(stalled.claim("slow"))
         await stop.wait()
         assert [a.id for a in await other.claim("quick")] == [second.id]
-        stop.go_on()
+        stop.resume()
         assert [a.id for a in await waiting] == [first.id]
 
 
@@ -110,7 +110,7 @@ async def test_task_moved_to_another_lane_before_locking_is_not_assigned(
             )
 
         await other.engine.store.run(move)
-        stop.go_on()
+        stop.resume()
         assert [a.id for a in await claiming] == [plain.id]
         assert (await other.get(moved.id)).status == "ready"
 
@@ -169,7 +169,7 @@ async def test_claim_that_waited_for_its_agent_sees_what_was_closed_meanwhile(
         behind = asyncio.create_task(second.claim("worker"))
         await until_blocked(third)
         await SHUT[how](third)
-        stop.go_on()
+        stop.resume()
         assert len(await ahead) == 1
         assert len(await behind) == (how == "limit")  # one that is counted
         assert await third.claim("other") == []
@@ -211,7 +211,7 @@ async def test_registration_concurrent_with_first_claim_is_kept(postgres_url: st
         claiming = asyncio.create_task(claimer.claim("worker"))
         await stop.wait()
         await other.agents.register(id="worker", capabilities=["python"], max_concurrent_tasks=5)
-        stop.go_on()
+        stop.resume()
         await claiming
         (agent,) = await other.agents.list()
         assert (agent.capabilities, agent.max_concurrent_tasks) == (["python"], 5)

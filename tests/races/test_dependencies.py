@@ -1,4 +1,4 @@
-"""A child becomes ready when, and only when, its last parent completes, anyone who else is at work then."""
+"""A child becomes ready if, and only if, its last parent completes, under any concurrency."""
 
 import asyncio
 import itertools
@@ -57,7 +57,7 @@ async def test_child_submitted_while_its_parent_finishes_is_not_stranded(postgre
         await stop.wait()  # the parent's state has been read: running
         finishing = asyncio.create_task(finisher.complete(taken.token))
         await until_blocked(submitter)
-        stop.go_on()
+        stop.resume()
         child, _ = await submitting, await finishing
         assert (await submitter.get(child.id)).status == "ready"
 
@@ -72,7 +72,7 @@ async def test_child_submitted_while_its_parent_finishes_in_a_batch_is_not_stran
         await stop.wait()
         finishing = asyncio.create_task(finisher.batch.complete([Completion(token=each.token) for each in taken]))
         await until_blocked(submitter)
-        stop.go_on()
+        stop.resume()
         child, outcomes = await submitting, await finishing
         assert [outcome.status for outcome in outcomes] == ["completed", "completed"]
         assert (await submitter.get(child.id)).status == "ready"
@@ -88,7 +88,7 @@ async def test_child_submitted_while_its_parent_completes_in_a_batch_is_ready(po
         await stop.wait()
         submitting = asyncio.create_task(submitter.submit(type="code", dependencies=[parent.id]))
         await until_blocked(submitter)
-        stop.go_on()
+        stop.resume()
         child, _ = await submitting, await finishing
         assert child.status == "ready"
 
@@ -102,7 +102,7 @@ async def test_child_submitted_while_its_parent_completes_is_ready(postgres_url:
         await stop.wait()  # its edges have been flipped, and there was none
         submitting = asyncio.create_task(submitter.submit(type="code", dependencies=[parent.id]))
         await until_blocked(submitter)
-        stop.go_on()
+        stop.resume()
         child, _ = await submitting, await finishing
         assert child.status == "ready"
 
@@ -119,7 +119,7 @@ async def test_child_of_a_task_retried_as_new_row_is_not_stranded(postgres_url: 
         await stop.wait()
         finishing = asyncio.create_task(finisher.complete(retried.token))
         await until_blocked(submitter)
-        stop.go_on()
+        stop.resume()
         child, _ = await submitting, await finishing
         assert (await submitter.get(child.id)).status == "ready"
 
@@ -221,7 +221,7 @@ async def test_cycle_closed_by_deadlocked_updates_is_refused_for_one(
         await stop.wait()
         second = asyncio.create_task(two.tasks.update(right.id, {"dependencies": [left.id]}))
         await until_blocked(one)
-        stop.go_on()
+        stop.resume()
         assert await errors(first, second) == ["circular_dependency"]
 
 
@@ -235,7 +235,7 @@ async def test_cycle_closed_by_two_submits_is_refused_for_one(store_url: str) ->
 
 
 async def test_rerun_concurrent_with_completion_of_its_dependency_is_ready(postgres_url: str) -> None:
-    """Anyone who ends the dependency counts down at the row that answers for the lineage after the wait."""
+    """The end of the dependency decrements the count of the lineage's current row, read after the wait for its lock."""
     async with handles(postgres_url, 2) as (one, two):
         above = await one.submit(type="above")
         below = await two.submit(type="below", dependencies=[above.id])
@@ -246,7 +246,7 @@ async def test_rerun_concurrent_with_completion_of_its_dependency_is_ready(postg
         await stop.wait()
         done = asyncio.create_task(one.complete(held.token))
         await until_blocked(one)
-        stop.go_on()
+        stop.resume()
         again = await rerun
         await done
         assert (await one.get(again.task_id)).status == "ready"
@@ -265,7 +265,7 @@ async def test_task_joining_a_dag_while_it_is_cancelled_is_cancelled(postgres_ur
         await stop.wait()
         cancelling = asyncio.create_task(two.dags.cancel(made[0].dag_id or ""))
         await until_blocked(one)
-        stop.go_on()
+        stop.resume()
         await joining
         await cancelling
         assert (await one.dags.get(made[0].dag_id or "")).status == "cancelled"

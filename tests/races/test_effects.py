@@ -11,7 +11,7 @@ AT_ONCE = 8
 
 
 async def hired(queue: Queue, count: int) -> list[str]:
-    """The tokens of this many tasks at work."""
+    """Start this many tasks and return their tokens."""
     await queue.submit_many([{"type": "order", "retry": {"strategy": "immediate"}}] * count)
     await hire(queue, "worker")
     return [claim.token for claim in await queue.claim("worker", count, start=True)]

@@ -41,7 +41,7 @@ async def test_result_waiting_for_reclaim_to_commit_is_refused(postgres_url: str
         await stop.wait()
         completing = asyncio.create_task(errors(worker.complete(taken.token, {"late": True})))
         await until_blocked(worker)
-        stop.go_on()
+        stop.resume()
         await reclaiming
         assert await completing == ["lease_lost"]
         assert await ends(worker, task.id) == ["failed"]
@@ -57,7 +57,7 @@ async def test_reclaim_waiting_for_result_to_commit_takes_nothing(postgres_url: 
         await stop.wait()
         reclaiming = asyncio.create_task(run_once(reaper.engine, force=True))
         await until_blocked(worker)
-        stop.go_on()
+        stop.resume()
         await completing
         assert (await reclaiming).get("reclaim", {}).get("expired", 0) == 0
         assert await ends(worker, task.id) == ["completed"]
@@ -100,7 +100,7 @@ async def test_retry_does_not_conflict_with_its_own_key(queue: Queue, mode: str,
     assert (await queue.submit(fields)).duplicate
 
 
-async def test_dead_letter_is_retried_beside_a_newer_task_of_its_key(queue: Queue) -> None:
+async def test_dead_letter_is_retried_next_to_a_newer_task_of_its_key(queue: Queue) -> None:
     fields = {"type": "code", "idempotency_key": "order-7", "max_attempts": 1}
     dead = await queue.submit(fields)
     (taken,) = await take_all(queue, "worker", 1)
@@ -155,7 +155,7 @@ async def test_submit_waiting_for_the_same_key_returns_that_task(postgres_url: s
         await stop.wait()
         waiting = asyncio.create_task(second.submit(type="code", idempotency_key="order-7"))
         await until_blocked(first)
-        stop.go_on()
+        stop.resume()
         made, answer = await submitting, await waiting
         assert (answer.id, answer.duplicate, answer.status) == (made.id, True, "ready")
 

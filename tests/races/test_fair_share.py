@@ -1,4 +1,4 @@
-"""Turns under claimers that meet: no one waits for another's turn, and no share is passed over."""
+"""Fair share under concurrent claims: no claim waits for another, and no share is passed over."""
 
 import asyncio
 from collections import Counter
@@ -10,7 +10,7 @@ NAMES = ("alice", "bob", "carol", "dave")
 
 
 async def flood(url: str, count: int) -> None:
-    """Before the others come, since they may not hear of a changed setting for a second."""
+    """Fill the queue before other handles open, since these may notice a changed setting a second late."""
     async with Queue.open(url) as queue:
         await queue.settings.set("fair_share.by", "created_by")
         await queue.settings.set("fair_share.shares", 64)
@@ -37,7 +37,7 @@ async def test_concurrent_claims_take_from_every_share_without_duplicates(store_
         assert min(shares[name] for name in NAMES) >= claimers * each // len(NAMES) // 2
 
 
-async def test_claim_stalled_with_the_turns_delays_no_other(postgres_url: str) -> None:
+async def test_claim_stalled_with_the_round_robin_lock_delays_no_other(postgres_url: str) -> None:
     await flood(postgres_url, 10)
     async with handles(postgres_url, 2) as (slow, quick):
         await hire(quick, "slow", "quick")
@@ -46,5 +46,5 @@ async def test_claim_stalled_with_the_turns_delays_no_other(postgres_url: str) -
         await stop.wait()
         authors = [(await quick.claim("quick"))[0].task().created_by for _ in range(30)]
         assert set(authors) == set(NAMES)
-        stop.go_on()
+        stop.resume()
         assert len(await stalled) == 1

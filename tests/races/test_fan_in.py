@@ -1,4 +1,4 @@
-"""A parent that goes on with the failures of its subtasks is freed once, whoever ends them at the same time."""
+"""A parent that continues despite failed subtasks is freed once, under any concurrency of their ends."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ PART = {"type": "part", "max_attempts": 1}
 
 
 async def parent_of(queue: Queue, count: int) -> tuple[str, list[str], list[str]]:
-    """A task that waits for the end of so many subtasks, the subtasks, and their claims."""
+    """Create a task that waits for this many subtasks; return it, the subtasks and their claims."""
     parent = (await queue.submit(type="code")).id
     (held,) = await take_all(queue, "parent", 1)
     made = await queue.spawn(held.token, [PART] * count, wait=True, failures="return")
@@ -67,7 +67,7 @@ async def test_wait_that_begins_while_the_subtask_fails_is_not_stranded(postgres
         await stop.wait()  # the state of the subtask has been read: running
         ending = asyncio.create_task(child.fail(failing.token, "crash", "it broke"))
         await until_blocked(parent)
-        stop.go_on()
+        stop.resume()
         await waiting
         await ending
         task = await parent.get(held.id)
@@ -86,7 +86,7 @@ async def test_wait_that_begins_after_the_edges_were_flipped_sees_the_failure(po
         await stop.wait()
         waiting = asyncio.create_task(parent.waits.request(held.token, tasks=[part], failures="return"))
         await until_blocked(parent)
-        stop.go_on()
+        stop.resume()
         found, _ = await waiting, await ending
         assert (found.status, [each.error for each in found.failed]) == ("running", ["it broke"])
 
@@ -125,7 +125,7 @@ async def test_dependent_that_continues_is_not_stranded_by_concurrent_ends(store
         assert (await queues[0].status()).types["dependent"] == {"ready": rounds}
 
 
-async def test_review_that_races_with_the_parent_changes_nothing_for_it(store_url: str) -> None:
+async def test_review_concurrent_with_the_parent_changes_nothing_for_it(store_url: str) -> None:
     async with handles(store_url, 2) as (one, two):
         parent, (part,), (token,) = await parent_of(one, 1)
         await one.fail(token, "crash")

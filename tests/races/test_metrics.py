@@ -1,4 +1,4 @@
-"""Meters under real concurrency: each event is counted once, anyone who counts and in whatever order commits come."""
+"""Meters under real concurrency: each event is counted once, by any process and in any order of commits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TASKS = 120
 
 
 async def stored(queue: Queue, name: str) -> float:
-    """What has been counted for good."""
+    """Return the stored meters."""
     rows = await queue.engine.store.read(lambda tx: tx.all("read_meters", workspace="default"))
     return sum(float(row["value"]) for row in rows if row["name"] == name)
 

@@ -1,4 +1,4 @@
-"""Claims that race for the last dollar, and reports that meet: no one gets more than there is, and nothing leaks."""
+"""Concurrent claims for the last dollar and concurrent reports: nothing is overspent, and no grant leaks."""
 
 import asyncio
 import random
@@ -63,7 +63,7 @@ async def test_concurrent_workers_spend_at_most_the_ceiling(store_url: str) -> N
 
 
 async def work(queue: Queue, agent: str) -> None:
-    """Until there is no more money and no one who could give some back."""
+    """Work until the budget is spent and no running attempt could release a grant."""
     while True:
         claims = await queue.claim(agent, 2, start=True)
         for claim in claims:
@@ -139,7 +139,7 @@ async def test_waiting_claim_gets_task_behind_an_exhausted_dag(store_url: str) -
 
 
 async def maintain(queue: Queue) -> dict[str, int]:
-    """A turn of the maintenance job, with nothing done before or after it."""
+    """Run only the maintenance job."""
     return await queue.engine.store.run(lambda tx: budgets.maintain(tx, queue.engine))
 
 
@@ -157,7 +157,7 @@ async def test_task_held_while_budget_opens_is_released_later(postgres_url: str)
         await stop.wait()
         turn = asyncio.create_task(maintain(job))
         await until_blocked(other)
-        stop.go_on()
+        stop.resume()
         assert await claiming == []
         assert await turn == {}, "it is not open: the claim has held a task back"
 
@@ -178,7 +178,7 @@ async def test_retry_created_while_budget_is_counted_is_charged(postgres_url: st
         await stop.wait()
         setting = asyncio.create_task(other.budgets.set("dag", dag_id, ceiling_usd=0.10))
         await until_blocked(other)
-        stop.go_on()
+        stop.resume()
         await failing
         assert (await setting).spent_usd == 0.02
         assert await sql(other, "select count(*) as n from tasks where budget_id is null") == [{"n": 0}]
@@ -198,7 +198,7 @@ async def test_claim_concurrent_with_a_new_budget_is_charged_to_it(postgres_url:
         await stop.wait()
         setting = asyncio.create_task(other.budgets.set("dag", dag_id, ceiling_usd=1.00))
         await until_blocked(other)  # the budget is there; now the DAG's tasks are counted in
-        stop.go_on()
+        stop.resume()
         assert len(await claiming) == 1
         found = await setting
         assert (found.granted_usd, found.remaining_usd) == (0.25, 0.75)
@@ -206,7 +206,7 @@ async def test_claim_concurrent_with_a_new_budget_is_charged_to_it(postgres_url:
 
 
 async def test_claims_before_a_daily_limit_is_seen_are_counted(store_url: str) -> None:
-    """Settings are read once a second: until then others claim, and end, what no one charges to the day."""
+    """Settings are read once a second: until then, others claim and end tasks without charging them to the day."""
     clock = MovedClock()
     async with handles(store_url, 2, clock=clock) as (setter, other):
         await other.submit_many([{"type": "code"}] * 3)

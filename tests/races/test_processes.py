@@ -9,7 +9,7 @@ from tests.races.fleet import stranded, together
 
 
 async def start(url: str, agent: str) -> Process:
-    """A claimer that has opened the queue and waits for the word."""
+    """Start a claimer that has opened the queue and waits for a signal to begin."""
     program = [sys.executable, "-m", "tests.races.claimer", url, agent]
     process = await asyncio.create_subprocess_exec(*program, stdin=PIPE, stdout=PIPE)
     assert process.stdout is not None

@@ -48,7 +48,7 @@ async def test_second_claimer_finds_the_probe_taken(postgres_url: str, clock: Mo
         await stop.wait()  # it has the breaker's lock, and no one can see that yet
         late = asyncio.create_task(second.claim("late"))
         await until_blocked(second)
-        stop.go_on()
+        stop.resume()
         assert len(await early) == 1
         assert [assignment.type for assignment in await late] == ["docs"]
 
@@ -118,7 +118,7 @@ async def test_second_claimer_finds_the_limit_full(postgres_url: str) -> None:
         await stop.wait()
         late = asyncio.create_task(second.claim("late"))
         await until_blocked(second)
-        stop.go_on()
+        stop.resume()
         assert len(await early) == 1
         assert [assignment.type for assignment in await late] == ["docs"]
 

@@ -68,7 +68,7 @@ async def test_second_request_waits_for_the_first_to_commit(postgres_url: str) -
         await stop.wait()
         second = asyncio.create_task(keyed(two).submit(type="code"))
         await until_blocked(one)
-        stop.go_on()
+        stop.resume()
         assert await first == await second
         assert (await one.status()).counts == {"ready": 1}
 
@@ -92,7 +92,7 @@ async def test_second_request_runs_when_the_first_is_rolled_back(postgres_url: s
 
 async def end(first: asyncio.Task[object], stop: Stop, ending: str) -> None:
     if ending == "raises":
-        stop.go_on()
+        stop.resume()
     else:
         first.cancel()
     with pytest.raises(WrongState if ending == "raises" else asyncio.CancelledError):

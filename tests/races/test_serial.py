@@ -57,7 +57,7 @@ async def test_claim_meeting_the_end_of_its_serial_key_strands_nothing(postgres_
         await stop.wait()  # it has seen that the key is taken, and has not yet held its task back
         ending = asyncio.create_task(first.complete(held.token))
         await until_blocked(third)
-        stop.go_on()
+        stop.resume()
         assert await claiming == []
         await ending
         (now,) = await third.claim("three")
@@ -74,7 +74,7 @@ async def test_claim_arriving_while_serial_key_is_freed_gets_the_task(postgres_u
         await stop.wait()  # the key is released, and no one can see that yet
         claiming = asyncio.create_task(second.claim("two"))
         await until_blocked(third)
-        stop.go_on()
+        stop.resume()
         await ending
         assert [each.id for each in await claiming or await second.claim("two")] == [made[1].id]
 

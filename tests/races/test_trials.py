@@ -67,7 +67,7 @@ async def test_claim_whose_caller_was_cancelled_during_it_is_released(postgres_u
         claiming = asyncio.create_task(claimer.claim("gone"))
         await stop.wait()
         claiming.cancel()
-        stop.go_on()
+        stop.resume()
         (taken,) = await other.claim("here", wait=20)
         assert taken.id == task.id
         assert (await other.get(task.id)).attempts == 0

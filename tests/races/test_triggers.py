@@ -1,4 +1,4 @@
-"""Many servers on one queue: each tick, event and file fires once, anyone who is at it."""
+"""Many servers on one queue: each tick, event and file fires once."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ async def test_schedule_being_fired_by_another_server_is_skipped(postgres_dsn: s
         firing = asyncio.create_task(job.run(first.engine))
         await stop.wait()
         assert await job.run(second.engine) == {}
-        stop.go_on()
+        stop.resume()
         assert await firing == {"ticks": 1}
         assert await job.run(second.engine) == {}
 

@@ -15,7 +15,7 @@ TESTS = {"validation": "test-pass"}
 
 
 async def submitted_output(queue: Queue, output: dict[str, str]) -> str:
-    """A task whose output waits for its verdict; its token. Each has a type of its own, which no breaker stops."""
+    """Submit an output that awaits its verdict; return its token. Each task has its own type, so no breaker opens."""
     type_ = f"code-{len((await queue.tasks.list()).tasks)}"
     await queue.submit(type=type_, output=output, timeout_sec=60, target_agent_id="author")
     (held,) = await queue.claim("author", start=True)
@@ -60,7 +60,7 @@ async def test_cancel_waiting_for_the_judge_meets_its_verdict(postgres_url: str)
         await stop.wait()
         judging = asyncio.create_task(errors(critic.complete(held.token, {"verdict": "accept"})))
         await until_blocked(critic)
-        stop.go_on()
+        stop.resume()
         refused, late = await cancelling, await judging
         task = await person.get(task_of(token))
         assert (task.status, refused, late) in [

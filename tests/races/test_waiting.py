@@ -46,7 +46,7 @@ async def test_wait_begun_during_a_signal_receives_it(postgres_url: str) -> None
         await stop.wait()
         waiting = asyncio.create_task(worker.waits.wait(token, "go", signal="go"))
         await until_blocked(worker)
-        stop.go_on()
+        stop.resume()
         assert (await sending).freed == 0
         assert (await waiting).value == 7
 
@@ -59,7 +59,7 @@ async def test_signal_sent_during_a_wait_ends_it(postgres_url: str) -> None:
         await stop.wait()
         sending = asyncio.create_task(sender.waits.signal("go", 7))
         await until_blocked(sender)
-        stop.go_on()
+        stop.resume()
         assert (await waiting).status == "open"
         assert (await sending).freed == 1
         assert (await worker.get(task_id)).status == "ready"
@@ -148,7 +148,7 @@ async def test_answer_waiting_for_the_expiry_to_commit_is_refused(postgres_url: 
         await stop.wait()
         answering = asyncio.create_task(errors(worker.approvals.answer(task_id, True)))
         await until_blocked(worker)
-        stop.go_on()
+        stop.resume()
         await ending
         assert await answering == ["wrong_state"]
         (taken,) = await worker.claim("worker", start=True)
@@ -156,7 +156,7 @@ async def test_answer_waiting_for_the_expiry_to_commit_is_refused(postgres_url: 
 
 
 async def guard(first: Queue, *others: Queue, **terms: float) -> None:
-    """A rule that all of them know at once, not only when they read the settings next."""
+    """Set a rule that all handles know at once."""
     await first.settings.set("guards", [{"type": "deploy", **terms}])
     for other in others:
         other.engine.settings_cache.forget("default")
@@ -205,7 +205,7 @@ async def test_approval_waiting_for_a_change_to_commit_is_refused(postgres_url: 
         await stop.wait()
         approving = asyncio.create_task(errors(ada.approvals.approve(task.id, revision=asked.revision)))
         await until_blocked(ada)
-        stop.go_on()
+        stop.resume()
         await changing
         assert await approving == ["revision_changed"]
         assert (await ada.get(task.id)).status == "waiting_approval"

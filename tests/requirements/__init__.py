@@ -1,1 +1,1 @@
-"""The requirement ledger: every numbered requirement, and the tests that show it."""
+"""The requirement ledger: every numbered requirement, and the tests that verify it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shiftwork import Queue
-from shiftwork.store.opening import open_store
+from shiftwork.store.open_store import open_store
 from shiftwork.testing import MovedClock
 from tests.conformance.conftest import *  # noqa: F403  # the same queue under each profile
 from tests.services import Databases
@@ -57,6 +57,6 @@ def _artifacts_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 async def queue(schema_url: str, clock: MovedClock) -> AsyncIterator[Queue]:
-    """A queue in a schema, whose clock stands until the test moves it."""
+    """A queue in a schema, whose clock only the test moves."""
     async with Queue.open(schema_url, clock=clock, seed=7) as opened:
         yield opened

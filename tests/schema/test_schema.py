@@ -1,4 +1,4 @@
-"""`?schema=name`: all objects of a queue are there, and two queues of one database know nothing of each other."""
+"""`?schema=name`: all objects of a queue are in it, and two queues in one database are independent."""
 
 import asyncio
 import os
@@ -54,7 +54,7 @@ async def test_every_object_is_in_the_schema(postgres_dsn: str) -> None:
 
 
 async def test_every_statement_names_the_schema(schema_url: str, application_dsn: str) -> None:
-    """Prepared where no search path would find a table; those of the application would not fit."""
+    """Statements are prepared with a search path that finds only the application's tables, which would not match."""
     connection = await asyncpg.connect(application_dsn, server_settings={"search_path": ""})
     try:
         for statement in postgres_schema.load(SCHEMA).values():
@@ -65,8 +65,8 @@ async def test_every_statement_names_the_schema(schema_url: str, application_dsn
         await connection.close()
 
 
-def test_no_part_of_a_statement_is_called_like_a_table() -> None:
-    """Or it would be taken for the table."""
+def test_no_subquery_has_the_name_of_a_table() -> None:
+    """Otherwise, it would be mistaken for the table."""
     for name, statement in statements.load("postgres").items():
         parts = set(postgres_schema.PARTS.findall(statement.text))
         assert not parts & postgres_schema.relations(), name
@@ -86,13 +86,13 @@ async def test_odd_schema_name_works(postgres_dsn: str, name: str) -> None:
         assert (await queue.get(task.id)).status == "ready"
 
 
-async def test_missing_schema_is_not_created_without_leave(postgres_dsn: str) -> None:
+async def test_missing_schema_is_not_created_without_permission(postgres_dsn: str) -> None:
     with pytest.raises(StoreNeedsMigration):
         await Queue.open(f"{postgres_dsn}?schema=sales", migrate=False)
     assert (await objects(postgres_dsn)).keys() == {"public"}
 
 
-async def test_role_that_may_not_create_the_schema_is_told_how(postgres: Databases, postgres_dsn: str) -> None:
+async def test_role_that_may_not_create_the_schema_gets_a_hint(postgres: Databases, postgres_dsn: str) -> None:
     execute(postgres_dsn, "drop role if exists clerk; create role clerk login")
     try:
         clerk = Databases(postgres.host, postgres.port, "clerk").dsn(postgres_dsn.rpartition("/")[2])
@@ -114,7 +114,7 @@ async def test_tables_of_another_program_are_left_alone(postgres_dsn: str, own: 
     assert await objects(postgres_dsn) == before
 
 
-async def test_role_without_a_search_path_is_told_to_name_the_schema(postgres_dsn: str) -> None:
+async def test_role_without_a_search_path_gets_a_hint_to_name_the_schema(postgres_dsn: str) -> None:
     with pytest.raises(StoreUnsuitable, match="search path"):
         await Queue.open(f"{postgres_dsn}?options=-csearch_path%3Dnowhere")
 
@@ -155,7 +155,7 @@ async def test_queues_in_two_schemas_do_not_disturb_each_other(postgres_dsn: str
         assert await north.claim("one") == []
 
 
-async def test_locks_of_two_queues_are_apart(postgres_dsn: str) -> None:
+async def test_locks_of_two_queues_are_independent(postgres_dsn: str) -> None:
     async with (
         Queue.open(f"{postgres_dsn}?schema=north") as north,
         Queue.open(f"{postgres_dsn}?schema=south") as south,
@@ -211,26 +211,26 @@ async def test_schema_works_behind_a_pooler(pgbouncer: Pooler, application_dsn: 
     assert {name: after[name] for name in before} == before
 
 
-async def test_misspelt_database_is_not_worth_another_try(postgres: Databases) -> None:
+async def test_misspelt_database_is_not_retried(postgres: Databases) -> None:
     with pytest.raises(StoreUnavailable, match=r'"nope" does not exist.*Check the name of the database') as refused:
         await Queue.open(postgres.dsn("nope"))
     assert "try again" not in str(refused.value)
 
 
-async def test_unknown_user_is_told_to_check_the_address(postgres: Databases) -> None:
+async def test_unknown_user_gets_a_hint_to_check_the_address(postgres: Databases) -> None:
     stranger = Databases(postgres.host, postgres.port, "stranger")
     with pytest.raises(StoreUnavailable, match=r'"stranger" does not exist.*Check the user'):
         await Queue.open(stranger.dsn())
 
 
-async def test_reading_commands_do_not_make_a_queue(postgres_dsn: str) -> None:
+async def test_reading_commands_do_not_create_a_queue(postgres_dsn: str) -> None:
     with pytest.raises(StoreNeedsMigration, match=r"no queue in this database yet.*shiftwork migrate"):
         await Queue.open(postgres_dsn, migrate=False)
     assert (await objects(postgres_dsn))["public"] == {("n", "public")}
 
 
 def test_commands_work_on_a_schema(schema_url: str, tmp_path: Path) -> None:
-    """Each that looks behind the queue, as an operator calls it."""
+    """Run every command that queries the database directly."""
     known = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SHIFTWORK_STORE": schema_url}
 
     def run(*words: str) -> str:

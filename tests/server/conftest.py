@@ -10,7 +10,7 @@ from tests.server.running import Running, running
 
 @pytest.fixture
 async def api(store_url: str) -> AsyncIterator[Running]:
-    """Open to this machine, with a clock that the test moves."""
+    """A server open to this machine, with a clock that the test moves."""
     async with running(store_url) as server:
         yield server
 

@@ -19,7 +19,7 @@ EVENTS_OF_A_TASK = 6
 
 
 class Crowd(NamedTuple):
-    """What came of it."""
+    """The results."""
 
     events: int
     seconds: float
@@ -60,7 +60,7 @@ async def _read(watcher: Watcher, count: int) -> tuple[list[dict[str, Any]], lis
 
 
 async def _digest(watcher: Watcher, count: int) -> str:
-    """All that it was told, in a few bytes; that there is nothing more is seen by the numbers."""
+    """Return a digest of everything that a subscriber received."""
     digest, receive = hashlib.sha256(), watcher.socket.receive_str
     for _ in range(count):
         digest.update((await receive()).encode())
@@ -89,7 +89,7 @@ async def _post(http: aiohttp.ClientSession, url: str, body: Any) -> Any:
 
 
 async def _logged(http: aiohttp.ClientSession, url: str, after: str) -> list[tuple[str, str]]:
-    """The cursors and names of everything that is in the log behind a cursor."""
+    """Return the cursors and names of all events in the log after a cursor."""
     found: list[tuple[str, str]] = []
     while True:
         async with http.get(f"{url}/api/events?after={after}&limit=10000") as answer:

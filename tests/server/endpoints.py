@@ -1,4 +1,4 @@
-"""A call for every endpoint that changes something or names something: arranged so that it succeeds, once."""
+"""A call for every endpoint that changes something or has a path parameter, prepared so that it succeeds once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from shiftwork import Assignment, Queue
-from shiftwork.batches import gathering
+from shiftwork.batches import batch_claims
 from shiftwork.server.endpoint import Endpoint
 from shiftwork.server.routes import ENDPOINTS
 from tests.conformance.steps import dead_letter, give_folder
@@ -35,7 +35,7 @@ CALLS: dict[str, Arrange] = {}
 
 
 def call(*names: str) -> Callable[[Arrange], Arrange]:
-    """The decorated coroutine arranges a call for the endpoints of these names."""
+    """Register a coroutine that prepares a call of the endpoints with these names."""
 
     def keep(arrange: Arrange) -> Arrange:
         CALLS.update(dict.fromkeys(names, arrange))
@@ -49,7 +49,7 @@ async def waiting(queue: Queue, **fields: Any) -> str:
 
 
 async def held(queue: Queue, *, start: bool = True, **fields: Any) -> Assignment:
-    """A claim of an agent that has nothing else to do."""
+    """Claim a task for an otherwise idle agent."""
     await waiting(queue, target_agent_id="ada", **fields)
     (claim,) = await queue.claim("ada", start=start)
     return claim
@@ -448,7 +448,7 @@ async def _batch(queue: Queue) -> Call:
     engine, workspace = queue.engine, queue.workspace
     request = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
     await queue.submit(type="ask", payload={"provider": "openai", "request": request}, urgency="batch")
-    await engine.store.run(lambda tx: gathering.gather(tx, engine, workspace, "openai"))
+    await engine.store.run(lambda tx: batch_claims.gather(tx, engine, workspace, "openai"))
     return Call({"batch_id": (await queue.batches.list())[0].id})
 
 
@@ -561,7 +561,7 @@ async def _resume_trigger(queue: Queue) -> Call:
 
 
 async def emitted(queue: Queue, **fields: Any) -> str:
-    """A sink that is never reached, since nothing is sent to it."""
+    """Create a sink that is never contacted."""
     known = {"name": "ops", "kind": "webhook", "address": "https://example.com/in", **fields}
     return (await queue.sinks.add(**known)).sink.name
 
@@ -603,10 +603,10 @@ async def _redeliver_dead(queue: Queue) -> Call:
 
 
 def named() -> list[Endpoint]:
-    """EndpointGroup with a name in their path, but for hooks, where a signature opens."""
+    """Return the endpoints with a path parameter, except hooks, which need a signature instead of a token."""
     return [endpoint for endpoint in ENDPOINTS if "{" in endpoint.path and endpoint.scope is not None]
 
 
 def changing() -> list[Endpoint]:
-    """EndpointGroup that have an effect: some that only look take what they look for as a body."""
+    """Return the endpoints that change something; some others only read, but take a body."""
     return [endpoint for endpoint in ENDPOINTS if endpoint.changes and endpoint.scope not in {None, "read"}]

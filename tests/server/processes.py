@@ -1,4 +1,4 @@
-"""Server processes of their own, as an operator starts them."""
+"""Server processes, started as by an operator."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class ServerProcess:
         self.url = url
 
     async def kill(self) -> None:
-        """Without a word: kill -9."""
+        """Kill it with SIGKILL."""
         self.process.send_signal(signal.SIGKILL)
         await self.process.wait()
 
     async def stop(self) -> int:
-        """As an operator does; the exit code."""
+        """Stop it as an operator would; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(PATIENCE_SEC):
             return await self.process.wait()

@@ -1,4 +1,4 @@
-"""Bytes on a connection, for what no HTTP client would send."""
+"""Raw bytes on a connection, for requests that no HTTP client would send."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATIENCE_SEC = 30
 
 
 class Answer(NamedTuple):
-    """One answer, as it came."""
+    """One answer, unparsed."""
 
     status: int
     headers: dict[str, str]
@@ -35,7 +35,7 @@ class TaskLine:
         self._writer.write(data)
 
     async def drain(self) -> bool:
-        """Wait until most of it is on its way; False where the other end has hung up."""
+        """Wait until most of it is sent; return False if the server has disconnected."""
         try:
             await self._writer.drain()
         except ConnectionError:
@@ -55,7 +55,7 @@ class TaskLine:
         return Answer(int(first.split()[1]), headers, body)
 
     async def is_over(self) -> bool:
-        """Wait until the server has hung up; False where something comes instead."""
+        """Wait until the server has disconnected; return False if it sends something instead."""
         async with asyncio.timeout(PATIENCE_SEC):
             try:
                 return await self._reader.read(1) == b""
@@ -74,7 +74,7 @@ async def line(url: str) -> AsyncIterator[TaskLine]:
 
 
 def request(method: str, target: str, body: bytes = b"", **headers: str) -> bytes:
-    """A request as a careful client writes it; headers by name, with `_` for `-`."""
+    """Build a correct request; headers by name, with `_` for `-`."""
     found = {"host": "localhost", "content-length": str(len(body)), **headers}
     lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in found.items()]
     return f"{method} {target} HTTP/1.1\r\n{''.join(lines)}\r\n".encode("latin-1") + body

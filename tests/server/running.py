@@ -1,4 +1,4 @@
-"""A server on a real socket in the test's own loop, and a caller that speaks HTTP to it."""
+"""A server on a real socket in the test's loop, and an HTTP client for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ vars(uvicorn.server)["asyncio"] = SimpleNamespace(**{**vars(asyncio), "sleep": _
 
 
 class Reply:
-    """An answer, read whole."""
+    """A complete answer."""
 
     def __init__(self, status: int, headers: Any, body: bytes) -> None:
         self.status = status
@@ -53,7 +53,7 @@ class Reply:
 
 
 def check_documented(method: str, path: str, reply: Reply) -> None:
-    """Whatever an endpoint refuses with is in the OpenAPI document."""
+    """Check that the error is documented in the OpenAPI document."""
     plain = path.partition("?")[0]
     endpoint = next(
         (endpoint for endpoint in ENDPOINTS if endpoint.method == method and _pattern(endpoint.path).fullmatch(plain)),
@@ -69,7 +69,7 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 
 class Running:
-    """One running server, with a caller that has no token unless it is given one."""
+    """One running server, with a client that has no token unless one is set."""
 
     def __init__(self, served: Server, http: aiohttp.ClientSession) -> None:
         self.server = served
@@ -87,7 +87,7 @@ class Running:
         return reply
 
     async def get(self, path: str, **options: Any) -> Any:
-        """The JSON of an answer that must be good."""
+        """Return the JSON of an answer that must succeed."""
         reply = await self.call("GET", path, **options)
         assert reply.status == 200, reply
         return reply.json

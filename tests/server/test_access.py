@@ -52,7 +52,7 @@ that every workspace may use."""
 
 
 class Role(NamedTuple):
-    """Anyone who knocks, and the scopes of the endpoints that open to them."""
+    """A kind of caller, and the scopes of the endpoints that it may use."""
 
     header: str | None
     opens: frozenset[str]

@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from shiftwork.server import reading
+from shiftwork.server import request_parsing
 from shiftwork.wire import protocol
 from tests.server import processes, raw
 from tests.server.endpoints import held
@@ -198,7 +198,7 @@ async def test_artifact_damaged_at_the_beginning_is_refused(api: Running) -> Non
 
 
 async def test_artifact_damaged_later_breaks_off_the_download(api: Running) -> None:
-    """Its length was promised: no one takes what has come for the whole."""
+    """The length was announced, so no client mistakes the part for the whole."""
     await put(api, BIG)
     (file,) = files(api)
     file.write_bytes(BIG[:-1] + b"?")
@@ -211,7 +211,7 @@ async def test_artifact_damaged_later_breaks_off_the_download(api: Running) -> N
 
 
 def has_begun(folder: Path) -> bool:
-    """Whether something of an upload is there."""
+    """Return whether a part of an upload is stored."""
     return any(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
@@ -226,7 +226,7 @@ async def test_aborted_upload_leaves_no_file(api: Running) -> None:
 
 
 async def test_stalled_upload_is_refused(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_BODY_SEC", 0.01)
+    monkeypatch.setattr(request_parsing, "MAX_BODY_SEC", 0.01)
     async with raw.line(api.url) as line:
         line.send(f"PUT {at(b'x')} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nxx".encode())
         found = await line.answer()

@@ -15,7 +15,7 @@ import pytest
 
 from shiftwork.compat.views import VIEWS
 from shiftwork.model.bounds import MAX_BODY_BYTES
-from shiftwork.server import reading
+from shiftwork.server import request_parsing
 from shiftwork.server.endpoint import Raw
 from shiftwork.server.routes import ENDPOINTS
 from shiftwork.wire import protocol
@@ -29,7 +29,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def refused(reply: Reply) -> tuple[int, str, str | None]:
-    """Status, code and place of a refusal that says what to do."""
+    """Return status, code and place of a refusal, which must have a hint."""
     assert reply.headers["content-type"] == "application/problem+json"
     found = reply.json
     assert found["status"] == reply.status
@@ -174,7 +174,7 @@ async def test_body_announced_too_large_is_refused_at_once(line: raw.TaskLine) -
 async def test_endless_body_is_read_only_to_the_limit(
     api: Running, line: raw.TaskLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "MAX_BODY_BYTES", 100_000)
+    monkeypatch.setattr(request_parsing, "MAX_BODY_BYTES", 100_000)
     line.send(head(transfer_encoding="chunked"))
     for _ in range(101):
         line.send(b"3e8\r\n" + b" " * 1000 + b"\r\n")
@@ -184,7 +184,7 @@ async def test_endless_body_is_read_only_to_the_limit(
 
 
 async def test_slowly_sent_body_is_refused(line: raw.TaskLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_BODY_SEC", 0.01)
+    monkeypatch.setattr(request_parsing, "MAX_BODY_SEC", 0.01)
     line.send(head(content_length="100") + b'{"type": ')
     found = await line.answer()
     assert (found.status, found.json["code"], found.json["where"]) == (400, "malformed", "body")
@@ -252,7 +252,7 @@ async def test_many_headers_are_accepted(line: raw.TaskLine) -> None:
 
 
 async def _pour(url: str, beginning: bytes, part: bytes, total: int) -> None:
-    """Send as long as someone listens."""
+    """Send until the server disconnects."""
     async with raw.line(url) as line:
         line.send(beginning)
         sent = 0

@@ -9,7 +9,7 @@ import pytest
 from shiftwork import Client
 from shiftwork.maintenance.loop import run_once
 from shiftwork.model.errors import InputError, QueueFull
-from shiftwork.server.replacing import Replacing
+from shiftwork.server.below_minimum import BelowMinimum
 from tests.server.running import Running, running
 from tests.worker.steps import until
 
@@ -58,25 +58,25 @@ async def test_pool_below_minimum_runs_the_command_once_a_minute(api: Running, t
     await api.call("PATCH", "/api/settings?workspace=lab", {"set": {"min_agents": 1}})
     output = tmp_path / "told"
     program = f"import os; open({str(output)!r}, 'a').write(os.environ['SHIFTWORK_WORKSPACE'] + '\\n')"
-    replacing = Replacing(api.state.queue, f'{sys.executable} -c "{program}"')
-    assert await replacing.scan() == []
+    below_minimum = BelowMinimum(api.state.queue, f'{sys.executable} -c "{program}"')
+    assert await below_minimum.scan() == []
     await api.pass_time(30)
-    assert await replacing.scan() == ["lab"]
+    assert await below_minimum.scan() == ["lab"]
     await until(lambda: output.exists() and output.read_text(encoding="utf-8") == "lab\n")
-    assert await replacing.scan() == []
+    assert await below_minimum.scan() == []
     await api.pass_time(60)
-    assert await replacing.scan() == ["lab"]
+    assert await below_minimum.scan() == ["lab"]
     await until(lambda: output.read_text(encoding="utf-8") == "lab\nlab\n")
     await api.post("/api/agents?workspace=lab", {"id": "worker"})
     await api.pass_time(30)
     await api.pass_time(30)
-    assert await replacing.scan() == []
+    assert await below_minimum.scan() == []
 
 
 async def test_missing_command_stops_nothing(api: Running) -> None:
     await api.call("PATCH", "/api/settings", {"set": {"min_agents": 1}})
     await api.pass_time(30)
-    assert await Replacing(api.state.queue, "/no/such/program").scan() == ["default"]
+    assert await BelowMinimum(api.state.queue, "/no/such/program").scan() == ["default"]
 
 
 async def test_server_runs_the_below_minimum_command(store_url: str, tmp_path: Path) -> None:

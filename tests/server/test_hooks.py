@@ -27,7 +27,7 @@ async def deliver(
 
 @pytest.mark.requirement("F-208", "F-209", "F-210", "F-211")
 async def test_hook_delivery_needs_no_token(guarded: Running) -> None:
-    """A nightly and a weekly schedule are beside it, and fire by themselves."""
+    """A nightly and a weekly schedule exist next to it, and fire by themselves."""
     queue = guarded.state.queue
     await save(guarded)
     for name, cron in (("nightly", "@daily"), ("weekly", "@weekly")):

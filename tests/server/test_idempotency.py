@@ -20,14 +20,14 @@ KEY = {"Idempotency-Key": "k-1"}
 
 
 async def send(api: Running, name: str, call: Call, **options: Any) -> Reply:
-    """Each endpoint in a workspace of its own, so that one test can walk them all."""
+    """Call each endpoint in a separate workspace, so that one test covers all."""
     endpoint = BY_NAME[name]
     path = call.path(endpoint, workspace=name)
     return await api.call(endpoint.method, path, call.body, **{"headers": KEY, **options})
 
 
 def same(name: str, reply: Reply) -> Any:
-    """What must be alike in the answer and its repeat."""
+    """Return the parts of an answer that must be equal in its repeat."""
     if name == "claims_request":  # the task is shown as it is now
         return reply.status, [held["token"] for held in reply.json["assignments"]]
     return reply.status, reply.json if reply.body else None

@@ -20,12 +20,12 @@ from tests.worker.steps import until
 
 
 def everything(api: Running, query: str = "?after=0", **options: Any) -> Any:
-    """A client that is told all from the start, unless the query says otherwise."""
+    """Connect a client to all events from the start, unless the query differs."""
     return watch(api.http, api.url, query, **options)
 
 
 async def followed(api: Running) -> None:
-    """What happens from here on is kept by the hub; what came before its first look is read from the log."""
+    """Make the hub keep events from now on; earlier ones are read from the log."""
     await until(lambda: api.state.hub._first < math.inf)
 
 
@@ -168,7 +168,7 @@ async def test_rerun_emits_a_queued_event(aegis: Aegis, client: Watcher) -> None
 
 
 async def worked(api: Running, **fields: Any) -> str:
-    """A task from its submission to its result: three rows of the log, five of its events."""
+    """Run a task from submit to result: three rows of the log, five named events."""
     made = await api.post("/api/tasks", {"type": "write", **fields})
     claimed = await api.post(
         "/api/tasks/claim", {"agent_id": "ada", "start": True, "types": [fields.get("type", "write")]}
@@ -430,7 +430,7 @@ async def test_stream_ends_when_its_token_is_revoked(guarded: Running) -> None:
 
 
 async def test_websocket_of_another_site_is_refused(api: Running) -> None:
-    """A browser asks no one before it opens a WebSocket, and sends whatever page it shows as the origin."""
+    """A browser sends no preflight for a WebSocket, but sends the page's origin."""
     far = "elsewhere.example"
     for header, value in (("Origin", f"https://{far}"), ("Origin", "http://["), ("Host", far), ("Host", "[")):
         async with connect(api.http, api.url, "?after=0", headers={header: value}) as client:
@@ -487,7 +487,7 @@ async def test_invalid_query_is_refused_by_name(api: Running) -> None:
 
 
 async def test_connections_over_the_maximum_are_refused_until_one_closes(api: Running) -> None:
-    api.state.hub.shares.most = 2
+    api.state.hub.stream_limit.most = 2
     async with everything(api):
         async with everything(api):
             async with connect(api.http, api.url) as third:

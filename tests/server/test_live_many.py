@@ -15,7 +15,8 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.engine import event_log
-from shiftwork.server import hub, live, sockets
+from shiftwork.server import hub, sockets
+from shiftwork.server.routes import live
 from shiftwork.store.store import Store, Tx
 from tests.races.fleet import handles
 from tests.server.crowd import send_to_subscribers
@@ -28,7 +29,7 @@ WRITERS, EACH = 8, 40
 
 
 class Undone(Exception):
-    """The writer gives up."""
+    """Rolls the writer's transaction back."""
 
 
 def row(writer: int, number: int) -> tuple[object, ...]:
@@ -45,7 +46,7 @@ async def dawdle(writer: int, number: int, delay: float, tx: Tx, *, gives_up: bo
 
 
 class Writers:
-    """They dawdle between their number and their commit where the store lets them, and some of them give up."""
+    """Writers that pause between their event number and their commit, if the store allows it; some roll back."""
 
     def __init__(self, store_url: str) -> None:
         self._delays = [0.0, 0.0, 0.01, 0.05] if store_url.startswith("postgresql") else [0.0]
@@ -64,7 +65,7 @@ class Writers:
 
 
 class Seen:
-    """What one subscriber was told, over however many connections."""
+    """The events that one subscriber received over all its connections."""
 
     def __init__(self) -> None:
         self.told: list[tuple[int, int]] = []
@@ -95,7 +96,7 @@ async def steady(api: Running) -> Seen:
 
 
 async def restless(api: Running, chance: random.Random) -> Seen:
-    """Comes back after a few events, each time on a new connection, by either way."""
+    """Reconnect after every few events, by WebSocket or server-sent events."""
     seen = Seen()
     while True:
         few, lines = chance.randint(1, 40), chance.random() < 0.5
@@ -182,7 +183,7 @@ async def test_hundreds_of_subscribers_get_every_event_once_in_order(api: Runnin
 
 @contextmanager
 def never_reading(url: str) -> Iterator[socket.socket]:
-    """A client that asks for everything and never looks at it."""
+    """A client that subscribes to everything and never reads."""
     host, port = url.removeprefix("http://").split(":")
     with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -195,7 +196,7 @@ def never_reading(url: str) -> Iterator[socket.socket]:
 
 
 async def chatter(api: Running, count: int) -> None:
-    """An agent says this many long things: more in all than sockets hold."""
+    """Send this many long messages: more than the sockets can buffer."""
     made = await api.post("/api/tasks", {"type": "write"})
     (held,) = (await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}))["assignments"]
     for start in range(0, count, 20):
@@ -204,7 +205,7 @@ async def chatter(api: Running, count: int) -> None:
 
 
 def unsent(api: Running) -> int:
-    """Bytes that wait in the server for clients to take them."""
+    """Return the bytes that the server buffers for its clients."""
     connections: Any = api.server.server_state.connections
     return sum(connection.transport.get_write_buffer_size() for connection in connections)
 
@@ -273,7 +274,7 @@ async def test_stream_survives_a_database_restart(own_server: Postgres) -> None:
 
 
 async def test_events_of_another_process_are_sent(store_url: str) -> None:
-    """Written past this server, so that no one nudges its reader."""
+    """The events are written by another process, so nothing wakes this server's reader."""
     async with (
         running(store_url) as api,
         await Queue.open(store_url) as elsewhere,

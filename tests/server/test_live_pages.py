@@ -8,7 +8,8 @@ import aiohttp
 import pytest
 
 from shiftwork import Queue
-from shiftwork.server import hub, live, reading
+from shiftwork.server import hub, request_parsing
+from shiftwork.server.routes import live
 from tests.server import raw
 from tests.server.running import Running, running
 from tests.server.watching import Lines, follow
@@ -72,7 +73,7 @@ async def test_event_page_waits_for_the_first_matching_event(api: Running) -> No
 
 
 async def test_event_page_contains_everything_committed_before_the_request(api: Running, store_url: str) -> None:
-    """Also while the reader of the server, which someone else keeps awake, has not come to it."""
+    """Even if the server's shared reader has not read it yet."""
     async with follow(api.http, api.url), await Queue.open(store_url) as elsewhere:
         for number in range(1, 20):
             task_id = (await elsewhere.submit(type="write")).id
@@ -105,7 +106,7 @@ async def test_cursor_beyond_the_end_of_the_log_is_refused(api: Running) -> None
 
 
 async def test_slow_body_of_an_event_request_is_refused(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_BODY_SEC", 0.01)
+    monkeypatch.setattr(request_parsing, "MAX_BODY_SEC", 0.01)
     async with raw.line(api.url) as line:
         line.send(b"GET /api/events?wait_sec=25 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n")
         reply = await line.answer()

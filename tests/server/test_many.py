@@ -17,7 +17,7 @@ TASKS = 60
 
 
 class Daemon:
-    """An agent written by hand: it goes to another server when the one it spoke to is gone."""
+    """An agent written by hand: it uses another server if its own is down."""
 
     def __init__(self, http: aiohttp.ClientSession, urls: list[str], name: str) -> None:
         self._http = http

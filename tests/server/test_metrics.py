@@ -168,7 +168,7 @@ async def test_supervisor_reads_status_and_metrics(api: Running) -> None:
 
 
 async def test_two_servers_report_the_same_metrics(store_url: str) -> None:
-    """What is counted is a fact of the database, anyone who is asked and anyone who is killed."""
+    """Counts are in the database, so they do not depend on which server is asked or killed."""
     import aiohttp  # noqa: PLC0415  # for this test alone
 
     async with servers(store_url, 2) as (first, second), aiohttp.ClientSession() as http:

@@ -1,4 +1,4 @@
-"""The OpenAPI document is true for every route, answer and refusal, for any input."""
+"""The OpenAPI document is correct for every route, answer and refusal, with any input."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def in_view(view: str) -> Any:
 
 
 def described(*phases: str) -> Any:
-    """The native API as Schemathesis reads it, which makes up the same calls every time."""
+    """The native API as Schemathesis reads it, with the same generated calls every time."""
     schema = schemathesis.openapi.from_dict(DOCUMENT)
     schema.config.generation.update(deterministic=True, database="none")
     schema.config.phases.update(phases=list(phases))
@@ -193,7 +193,7 @@ def chance() -> Any:
 
 
 class Served:
-    """A server in a thread of its own, with a token, and names of what is there."""
+    """A server in a separate thread, with a token and the names of existing objects."""
 
     def __init__(self, url: str, headers: dict[str, str], names: dict[str, list[str]]) -> None:
         self.url = url
@@ -203,7 +203,7 @@ class Served:
 
 @asynccontextmanager
 async def furnished(store: str, *, tokens: bool) -> AsyncIterator[Served]:
-    """With tasks in several states, an agent, a DAG, a dead letter and a token."""
+    """Create tasks in several states, an agent, a DAG, a dead letter and a token."""
     with tempfile.TemporaryDirectory() as folder:
         async with running(store, tokens=tokens, artifacts=folder, snapshots=f"{folder}/snapshots") as api:
             yield await furnish(api, tokens=tokens)
@@ -225,7 +225,7 @@ async def furnish(api: Running, *, tokens: bool) -> Served:
 
 @contextmanager
 def in_a_thread(store: str, *, tokens: bool) -> Iterator[Served]:
-    """Schemathesis calls from outside any loop."""
+    """Run a server in a thread, since Schemathesis calls from outside any loop."""
     found: list[Served] = []
     ready = threading.Event()
     loop = asyncio.new_event_loop()
@@ -263,7 +263,7 @@ def guarded(postgres: Databases, migrated_template: str) -> Iterator[Served]:
 
 
 def aim(case: Case, served: Served) -> None:
-    """Half of the names that are made up become names of what is there, and no one waits long."""
+    """Replace half of the generated names by existing ones, and shorten waits."""
     for name, value in (case.path_parameters or {}).items():
         if name in served.names and len(str(value)) % 2:
             known = served.names[name]
@@ -274,14 +274,14 @@ def aim(case: Case, served: Served) -> None:
 
 
 def is_documented(_ctx: Any, response: Any, case: Case) -> None:
-    """A refusal carries one of the codes that its endpoint is said to refuse with."""
+    """Check that a refusal has one of the documented codes of its endpoint."""
     if response.headers.get("content-type") == [problem.MEDIA_TYPE] and response.status_code != 405:
         endpoint = BY_NAME[case.operation.definition.raw["operationId"]]
         assert response.json()["code"] in {error.code for error in refusals(endpoint)}
 
 
 def fits_its_schema(_ctx: Any, response: Any, case: Case) -> None:
-    """An answer fits the document of the view that the call names."""
+    """Check that an answer matches the document of the view of the call."""
     (view, *_) = parse_qs(urlsplit(response.request.url).query).get("view", [NATIVE])
     operation = case.operation
     if view in VIEWS:
@@ -294,7 +294,7 @@ UNREAD = re.compile(r"Expected|Object |Invalid enum|(Number|Integer value) out o
 
 
 def is_read(_ctx: Any, response: Any, case: Case) -> None:
-    """What fits the schema can be read, though it may not make sense."""
+    """Check that input matching the schema is parsed, even if it is refused later."""
     is_wrong = case.meta is not None and case.meta.generation.mode.is_negative
     may_be_a_documents = BY_NAME[case.operation.definition.raw["operationId"]].viewed_body
     if is_wrong or may_be_a_documents or response.headers.get("content-type") != [problem.MEDIA_TYPE]:
@@ -321,7 +321,7 @@ def send(case: Case, served: Served) -> None:
 
 
 def try_out(schema: Any, name: str, served: Served) -> None:
-    """Send all that is made up for one endpoint.
+    """Send all generated calls for one endpoint.
 
     `schema.parametrize()` would generate requests for all endpoints during collection: ten seconds in every process,
     even when none of these tests is selected. This does the same for one endpoint when its test runs.

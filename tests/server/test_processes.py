@@ -33,7 +33,7 @@ def is_alive(pid: int) -> bool:
 
 
 async def answering(url: str, count: int) -> set[str]:
-    """The processes that answer on new connections, by what their request ids begin with."""
+    """Return the processes that answer on new connections, by the prefix of their request ids."""
     found = set()
     for _ in range(count):
         async with aiohttp.ClientSession() as http, http.get(f"{url}/healthz") as answer:

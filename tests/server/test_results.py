@@ -1,4 +1,4 @@
-"""Results over HTTP: calls that wait cost nothing until their task ends, and each end has an answer of its own."""
+"""Results over HTTP: waiting calls cost nothing until their task ends, and each outcome has its own answer."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_each_end_has_a_status_and_a_code(api: Running) -> None:
     assert (await waiting(api, "nothing")).code == "not_found"
 
 
-async def test_view_answers_with_a_failed_attempt_as_before(api: Running) -> None:
+async def test_result_in_a_view_shows_a_failed_attempt(api: Running) -> None:
     task_id = await submitted(api, max_attempts=1)
     path = f"/api/tasks/{task_id}/result?view=coscientist"
     assert (await api.call("GET", path)).code == "not_found"
@@ -120,14 +120,14 @@ async def test_wait_for_a_dag(api: Running) -> None:
 
 
 @pytest.mark.parametrize("wait", ["26", "-1", "soon", "nan", "1e400", ""])
-async def test_wrong_wait_is_refused(api: Running, wait: str) -> None:
+async def test_invalid_wait_is_refused(api: Running, wait: str) -> None:
     task_id = await submitted(api)
     for path in (f"/api/tasks/{task_id}/result", f"/api/dags/{task_id}/result"):
         reply = await api.call("GET", f"{path}?wait_sec={wait}")
         assert (reply.status, reply.json["where"]) == (422, "wait_sec")
 
 
-async def test_caller_that_hangs_up_leaves_nothing_behind(api: Running) -> None:
+async def test_disconnected_caller_leaves_nothing_behind(api: Running) -> None:
     call = waiting(api, await submitted(api))
     await parked(api, 1)
     call.cancel()

@@ -1,4 +1,4 @@
-"""A server that stops, and callers that go: anyone who waits is answered, and no claim is left with no one."""
+"""Stopping servers and disconnecting callers: waiting calls are answered, and no claim stays without a holder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT = {"agent_id": "ada", "wait_sec": 25}
 
 
 def parked(api: Running) -> int:
-    """How many claims wait for work in this server."""
+    """Return how many claims wait for work in this server."""
     return len(api.state.queue.executor.shared.claim_waiters._waiters)
 
 
@@ -41,7 +41,7 @@ def tokens(found: Any) -> set[str]:
 
 
 async def test_waiting_claims_are_answered_when_the_server_stops(store_url: str) -> None:
-    """With 200 and no task: had they waited longer, the server would have cut them off."""
+    """With 200 and no task: otherwise the server would close their connections."""
     agents = [f"agent-{number}" for number in range(5)]
     async with (
         await processes.start(store_url) as server,
@@ -67,7 +67,7 @@ async def test_waiting_claims_are_answered_when_the_server_stops(store_url: str)
 
 
 async def test_no_claim_is_lost_between_submit_and_stop(store_url: str) -> None:
-    """Tasks come while the server stops: each is either ready, or held by someone who was told so."""
+    """Tasks arrive while the server stops: each is either ready, or held by an agent that received it."""
     for _ in range(5):
         async with running(store_url) as api:
             sent = [api.post("/api/tasks/claim", {**WAIT, "agent_id": f"agent-{n}"}) for n in range(10)]

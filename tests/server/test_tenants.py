@@ -77,7 +77,7 @@ async def test_server_wide_settings_require_the_server_scope(guarded: Running, c
 
 
 async def test_token_has_a_limited_share_of_streams(guarded: Running) -> None:
-    guarded.state.hub.shares.most = 8
+    guarded.state.hub.stream_limit.most = 8
     queue = guarded.state.queue
     greedy, sibling = await token(queue, "read"), await token(queue, "read")
     other = await token(queue.in_workspace("b"), "read")
@@ -118,7 +118,7 @@ async def test_token_has_a_limited_share_of_waiting_claims(guarded: Running) -> 
 
 
 async def has_looked(queue: Queue, agent_id: str) -> bool:
-    """An agent is known from its first look for work on."""
+    """Return whether an agent is recorded, which its first claim does."""
     return agent_id in {agent.id for agent in await queue.agents.list()}
 
 

@@ -1,4 +1,4 @@
-"""An answer of which all is there is one write: the client is woken once, and no header is looked through."""
+"""A complete answer is one write, so that the client wakes once."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from shiftwork.wire import protocol
 
 
 class Transport(asyncio.Transport):
-    """Keeps what is written."""
+    """Stores what is written."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
@@ -29,10 +29,10 @@ class Transport(asyncio.Transport):
         return self.is_closed
 
     def resume_reading(self) -> None:
-        """There is nothing to read."""
+        """Ignore: there is no input."""
 
     def pause_reading(self) -> None:
-        """There is nothing to read."""
+        """Do nothing."""
 
 
 class Line:

@@ -34,7 +34,7 @@ class Watcher:
         return [messages["event"] for messages in await self.messages(count)]
 
     async def subscribe(self, after: Any = None, **filters: Any) -> dict[str, Any]:
-        """RequestContext for something else; whatever comes before the answer belongs to what was asked for earlier."""
+        """Subscribe to something else; messages before the answer belong to the earlier subscription."""
         await self.socket.send_json({"subscribe": filters, **({} if after is None else {"after": after})})
         while (found := await self.message())["event"] != "subscribed":
             pass
@@ -51,14 +51,14 @@ class Watcher:
 
 @asynccontextmanager
 async def connect(http: aiohttp.ClientSession, url: str, query: str = "", **options: Any) -> AsyncIterator[Watcher]:
-    """A client that is let in or refused by the first message."""
+    """Connect a client; the first message accepts or refuses it."""
     async with http.ws_connect(f"{url}/ws{query}", max_msg_size=0, **options) as socket:
         yield Watcher(socket)
 
 
 @asynccontextmanager
 async def watch(http: aiohttp.ClientSession, url: str, query: str = "", **options: Any) -> AsyncIterator[Watcher]:
-    """A client that has been told from where it goes."""
+    """Connect a client and wait for its starting cursor."""
     async with connect(http, url, query, **options) as watcher:
         messages = await watcher.message()
         assert messages["event"] == "subscribed", messages

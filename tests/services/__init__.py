@@ -1,4 +1,4 @@
-"""The servers that the tests talk to, found or fetched, started and stopped by the tests themselves."""
+"""The servers that the tests use: found or fetched, started and stopped by the tests."""
 
 from tests.services.common import ServiceError
 from tests.services.pgbouncer import PgBouncer

@@ -1,4 +1,4 @@
-"""What every server here shares: a private folder, an unprivileged user, a free port, and a certain end."""
+"""Shared by all servers: a private folder, an unprivileged user, a free port, and a guaranteed end."""
 
 import atexit
 import os
@@ -38,7 +38,7 @@ kill -s KILL 0
 
 
 def unprivileged_user() -> str | None:
-    """PostgreSQL and PgBouncer refuse to run as root; None means to run as anyone who we are."""
+    """Return the user for servers that refuse to run as root; None means the current user."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -48,7 +48,7 @@ def unprivileged_user() -> str | None:
 
 
 def memory_is_roomy() -> bool:
-    """Whether there is a folder in memory with room for the data of a run; many containers allow it 64 MB."""
+    """Return whether a memory-backed folder has room for the data of a run; many containers limit it to 64 MB."""
     return MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30
 
 
@@ -174,7 +174,7 @@ class Server(ABC):
 
     @abstractmethod
     def command(self) -> Sequence[str]:
-        """What to run; in the foreground."""
+        """The command to run in the foreground."""
 
     @abstractmethod
     def ready(self) -> bool:

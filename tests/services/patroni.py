@@ -30,7 +30,7 @@ START_SECONDS = 120.0
 
 
 class Etcd(Server):
-    """One member: only database machines fail in these tests."""
+    """A single member, since only database machines fail in these tests."""
 
     def __init__(self) -> None:
         super().__init__(find(ETCD), Sandbox("etcd", last_signal="TERM", memory=memory_is_roomy()))
@@ -122,7 +122,7 @@ class Node(Server):
         self.kill9()
 
     def _processes(self) -> list[int]:
-        """Those that work in its folders."""
+        """Return the processes that work in its folders."""
         folders = (self.sandbox.folder, self.sandbox.data)
         found = []
         for link in Path("/proc").glob("[0-9]*/cwd"):
@@ -183,7 +183,7 @@ def fetch_json(url: str) -> Any:
 
 
 def roles(nodes: Sequence[Node]) -> dict[str, str]:
-    """What the first of these that answers knows about the cluster: the role of each running member."""
+    """Ask these members in turn for the role of each running member of the cluster."""
     for node in nodes:
         if seen := fetch_json(f"http://{HOST}:{node.api_port}/cluster"):
             running = [member for member in seen["members"] if member["state"] in {"running", "streaming"}]

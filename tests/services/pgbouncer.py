@@ -1,4 +1,4 @@
-"""A private PgBouncer in transaction mode, with nothing relaxed: what fails here fails at a user's too."""
+"""A private PgBouncer in transaction mode with its strict defaults, as at a user's."""
 
 import socket
 from collections.abc import Sequence

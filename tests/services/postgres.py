@@ -28,7 +28,7 @@ WANTED = Wanted(
 
 
 class Databases:
-    """Someone's running server, as seen by a test: databases to make, to reach and to drop."""
+    """A running server on which a test creates, uses and drops databases."""
 
     def __init__(self, host: str, port: int, user: str, password: str | None = None) -> None:
         self.host = host
@@ -53,7 +53,7 @@ class Databases:
         return name
 
     def drop_database(self, name: str) -> None:
-        """Drop it, also under the feet of anyone who is still connected."""
+        """Drop it, even if someone is still connected."""
         execute(self.dsn(), f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
@@ -80,10 +80,10 @@ select setval(oid::regclass, 1, false) from pg_class where relnamespace = 'publi
 
 
 class Migrated:
-    """Databases with the schema, lent to one test after the other.
+    """Databases with the schema, reused by one test after the other.
 
     Making one and dropping it costs 110 ms of processor, emptying it 25, and most tests do less than that between the
-    two. What a test cannot leave as it was (a schema that it changed, dead rows by the thousand) is not lent again.
+    two. A database with a changed schema or thousands of dead rows is not reused.
     """
 
     ROOM = 4 << 20
@@ -105,7 +105,7 @@ class Migrated:
             self._server.drop_database(name)
 
     async def _empty(self, name: str) -> bool:
-        """Make it as it was, if that is worth while."""
+        """Empty it, if that is cheaper than a new one."""
         try:
             async with _connected(self._server.dsn(name)) as connection:
                 ((schema, size),) = await connection.fetch(_LOOK)

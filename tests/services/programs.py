@@ -27,7 +27,7 @@ _NOT_NEEDED = re.compile(r"^(libllvm.+|libpam-.+|libc6|libc-bin)$")  # the JIT's
 
 
 class ServiceError(Exception):
-    """A server cannot be had or does not start; the message says which and what to do."""
+    """A server cannot be installed or started; the message names it and says what to do."""
 
 
 class _MissingError(Exception):
@@ -125,7 +125,7 @@ def _machine(wanted: Wanted) -> Program:
 
 
 def _real(file: Path) -> Path:
-    """Where the program lies with its neighbours; but Redis is a link to a program that looks at its name."""
+    """Return the real path of a program, except for Redis, a link to a program that depends on its name."""
     real = file.resolve()
     return real if real.name == file.name else file
 
@@ -135,7 +135,7 @@ def _number(folder: Path) -> int:
 
 
 def _usable(wanted: Wanted, program: Program) -> bool:
-    """It runs here (all libraries present) and is not older than we need."""
+    """Return whether it runs here, with all libraries, and is new enough."""
     try:
         answer = _run([str(program.file), wanted.says_version], env=program.environment())
     except _MissingError:

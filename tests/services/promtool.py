@@ -20,7 +20,7 @@ def promtool() -> Program:
 
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """What it says, and whether it is content."""
+    """Run promtool; return its output and whether it succeeded."""
     program = promtool()
     command = [str(program.file), *map(str, arguments)]
     return subprocess.run(command, input=stdin, env=program.environment(), capture_output=True, check=False)

@@ -37,7 +37,7 @@ class S3(Server):
 
     @property
     def bucket(self) -> Path:
-        """Where the objects lie, for tests that look behind the server."""
+        """The folder of the objects, for tests that check them directly."""
         return self.sandbox.data / BUCKET
 
     def url(self, port: int | None = None) -> str:

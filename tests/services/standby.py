@@ -13,7 +13,7 @@ STREAMING = "select 1 from pg_stat_replication where state = 'streaming' and syn
 
 
 class Standby(Postgres):
-    """A copy of a primary, made and kept as an operator would; it takes over when it is promoted."""
+    """A standby of a primary, set up as an operator would; it takes over when promoted."""
 
     @classmethod
     def of(cls, primary: Postgres) -> Self:
@@ -29,7 +29,7 @@ class Standby(Postgres):
         return server
 
     def promote(self) -> None:
-        """By hand, as Patroni and its like do by themselves; returns when it takes writes."""
+        """Promote it, as tools such as Patroni do; return when it accepts writes."""
         execute(self.dsn(), "select pg_promote(true, 60)")
 
     def _copy(self, primary: Postgres) -> None:

@@ -13,7 +13,7 @@ BASH = Wanted(component="bash", variable="SHIFTWORK_TEST_BASH", names=("bash",),
 
 @functools.cache
 def environment() -> dict[str, str]:
-    """An environment in which a script finds them; where they cannot be had, an error that says so."""
+    """Return an environment in which a script finds them; raise an error if they cannot be installed."""
     found = [find(wanted) for wanted in (BASH, JQ, FLOCK)]
     folders = [str(program.file.parent) for program in found]
     libraries = [str(library) for program in found for library in program.libraries]

@@ -1,4 +1,4 @@
-"""Who uses the queue: producers, workers, operators and a reader, each of which may lose its memory at any call."""
+"""The clients of the queue: producers, workers, operators and a reader, each of which may crash at any call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRICE = 0.25
 
 
 class Died(Exception):
-    """This agent forgets everything."""
+    """This agent crashes and loses its memory."""
 
 
 class Agent:
@@ -49,7 +49,7 @@ class Agent:
         raise NotImplementedError
 
     def forget(self) -> None:
-        """What it knew is gone."""
+        """Lose all memory."""
 
     async def ask(self, what: str, ask: Ask[T], key: str | None = None) -> T:
         """One call. Its request or its answer may be lost, and the agent may die before, during or after it."""
@@ -83,7 +83,7 @@ class Agent:
         return answer
 
     async def insist(self, what: str, ask: Ask[T], *, keyed: bool = True) -> T | None:
-        """The same call until it is answered, as a client repeats it; None where it is refused, or given up."""
+        """Repeat a call until it is answered, as a client does; return None if it is refused or abandoned."""
         key = f"{self.chance.getrandbits(64):x}" if keyed else None
         for _ in range(8):
             try:
@@ -165,7 +165,7 @@ class Producer(Agent):
 
 
 class Worker(Agent):
-    """Claims, works, reports; sometimes too late, sometimes twice."""
+    """Claims, works and reports, sometimes too late or twice."""
 
     async def work(self) -> None:
         await self.insist("register", self.register, keyed=False)
@@ -240,7 +240,7 @@ class Worker(Agent):
         return not wait
 
     async def park(self, token: str) -> bool:
-        """Give the slot back until something happens."""
+        """Release the slot until something happens."""
         if "waits" not in self.world.features or self.world.calm:
             return True
         form = self.chance.choice(["until", "signal", "question"])
@@ -272,7 +272,7 @@ class Worker(Agent):
             await self.insist("release", lambda queue: queue.release(token))
 
     async def write_late(self) -> None:
-        """Under some token, its own or not, that is most often out of date."""
+        """Write under a random token, which is usually outdated."""
         token = self.chance.choice(self.world.tokens)
         how = self.chance.choice(["complete", "fail", "release", "heartbeat", "start"])
         asks: dict[str, Ask[Any]] = {
@@ -375,7 +375,7 @@ class Operator(Agent):
         await self.insist(what, ask)
 
     async def runtimes(self, _: str) -> None:
-        """A process is reported gone, rightly or not."""
+        """Report a process as dead, correctly or not."""
         runtime = self.chance.choice(self.world.workers).name
         asks: list[tuple[str, Ask[Any]]] = [
             ("gone", lambda queue: queue.runtimes.report_gone(runtime)),
@@ -388,7 +388,7 @@ class Operator(Agent):
 
 
 class Reader(Agent):
-    """Follows the event log from a cursor that it keeps."""
+    """Follows the event log from its stored cursor."""
 
     async def work(self) -> None:
         while not self.world.calm:

@@ -14,7 +14,7 @@ from shiftwork.store.sqlite import _open_writer
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """The process crashes here."""
 
 
 class Endless(BaseException):
@@ -76,12 +76,12 @@ class Disk:
 
     @property
     def digest(self) -> str:
-        """Of every statement and its values, in their order."""
+        """Return a digest of all statements with their values, in order."""
         return self._digest.hexdigest()[:16]
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Statements of an observer: no fault meets them, and they are not part of what happened."""
+        """Run an observer's statements without faults, and leave them out of the digest."""
         before, self._quiet = self._quiet, True
         try:
             yield
@@ -89,7 +89,7 @@ class Disk:
             self._quiet = before
 
     def lose_open_transaction(self) -> None:
-        """What recovery does when the file is opened after a crash."""
+        """Roll back the open transaction, as recovery does after a crash."""
         self.dead = False
         with self.quiet():
             if self.connection.in_transaction:

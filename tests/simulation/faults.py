@@ -1,4 +1,4 @@
-"""What goes wrong, and when: all of it drawn from the seed."""
+"""The faults of a run and their times, all drawn from the seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPOCH = 1_765_800_000.0
 
 
 class Rates(NamedTuple):
-    """How often each fault comes, as a share of the occasions for it."""
+    """The probability of each fault."""
 
     crash: float = 0.0
     """Of turns of the writer: the process dies at one of its statements, at its commit, or after it."""
@@ -51,7 +51,7 @@ class Faults:
         return asyncio.get_running_loop().time() + self.offset
 
     def hits(self, kind: str) -> bool:
-        """Whether it happens this time."""
+        """Draw whether the fault happens this time."""
         rate: float = getattr(self.rates, kind)
         if not rate or self.chance.random() >= rate:
             return False
@@ -62,7 +62,7 @@ class Faults:
         return self.chance.uniform(0.5, 40) if self.hits("delay") else self.chance.uniform(0, 0.02)
 
     async def pause(self) -> None:
-        """Before a call reaches the store."""
+        """Delay a call before it reaches the store."""
         if self.hits("delay"):
             await asyncio.sleep(self.chance.uniform(0.1, 30))
         elif self.chance.random() < 0.3:
@@ -76,11 +76,11 @@ class Faults:
             self.highest = max(self.highest, self.offset)
 
     def end(self) -> None:
-        """No more faults. The clock shows the latest time that was ever written, so that nothing waits for hours."""
+        """End all faults. Move the clock to the latest time ever written, so that nothing waits for hours."""
         self.rates, self.offset = NONE, self.highest
 
     def arm(self) -> None:
-        """Choose what the next transactions meet."""
+        """Choose the faults of the next transactions."""
         self.step_clock()
         if self.hits("crash"):
             self._doom(Crash())
@@ -92,7 +92,7 @@ class Faults:
         self.disk.doom_in = None if self.chance.random() < 0.3 else self.chance.randint(1, 40)
 
     def crash_after_commit(self) -> None:
-        """A crash that met no statement comes now: committed, and no one hears of it."""
+        """Crash after the commit, so that the caller gets no answer."""
         if isinstance(self.disk.doom, Crash):
             self.disk.dead = True
             raise self.disk.doom

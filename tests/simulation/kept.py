@@ -1,3 +1,3 @@
-"""Seeds that once found a mistake. They are run with every change; what each showed is next to it."""
+"""Seeds that once found a bug. They run with every change; a comment names the bug."""
 
 KEPT: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Looks at the database between transactions: whether every invariant holds, and what was acknowledged is there."""
+"""Checks the database between transactions: every invariant holds, and acknowledged changes are stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.simulation.faults import Faults
 
 
 class _QuietStore(SqliteStore):
-    """Reads at once, and no fault meets it."""
+    """A store that reads immediately and without faults."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -26,7 +26,7 @@ class _QuietStore(SqliteStore):
         self._thread.join()
 
     def _work(self) -> None:
-        """No thread takes turns."""
+        """Run without a thread."""
 
     async def run(self, verb: Any, /) -> Any:
         with self._faults.disk.quiet():
@@ -34,7 +34,7 @@ class _QuietStore(SqliteStore):
 
 
 class Acknowledged:
-    """What agents were answered: the queue may never forget it."""
+    """The acknowledged changes, which the queue must never lose."""
 
     def __init__(self) -> None:
         self.submitted: dict[str, None] = {}
@@ -119,7 +119,7 @@ class Observer:
             assert row is None or row["fence"] >= fence, f"the claim {token} was acknowledged and is gone"
 
     async def check_end(self) -> None:
-        """After the faults: nothing is stuck, and a reader has seen every event once."""
+        """Check at the end that nothing is stuck and a reader has seen every event once."""
         now = await self.check()
         for row in now.tasks.values():
             if now.is_newest(row):
@@ -129,7 +129,7 @@ class Observer:
         assert set(self._acknowledged.read.values()) <= {1}, "a reader saw an event twice"
 
     async def _check_titles(self) -> None:
-        """A submission that was repeated is one."""
+        """Check that a repeated submission created one task."""
         roots: dict[str, str] = {}
         for task in (await self.queue.tasks.list(limit=1000)).tasks:
             if task.title is not None:

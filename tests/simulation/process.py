@@ -1,4 +1,4 @@
-"""A server process: a queue on the shared database, with memory of its own that a crash erases."""
+"""A server process: a queue on the shared database, whose memory is lost in a crash."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Ask = Callable[[Queue], Coroutine[Any, Any, T]]
 
 
 class SimulatedStore(SqliteStore):
-    """The SQLite store whose writer takes its turns on the loop; every turn may meet a fault."""
+    """The SQLite store with its writer on the loop; a fault may happen at every step."""
 
     def __init__(self, faults: Faults, on_crash: Callable[[], None]) -> None:
         self._faults = faults
@@ -41,7 +41,7 @@ class SimulatedStore(SqliteStore):
         self._turn_is_due = False
 
     def _work(self) -> None:
-        """No thread takes the turns."""
+        """Run without a thread."""
 
     async def run(self, verb: Any, /) -> Any:
         await self._faults.pause()
@@ -75,7 +75,7 @@ class SimulatedStore(SqliteStore):
         self._loop.call_later(self._faults.delay(), _deliver, group, partial(self._announce, *news))
 
     def crash(self) -> None:
-        """Whoever waits for an answer sees the connection break."""
+        """Crash: every waiting caller loses its connection."""
         self._crashed = self._closed = True
         while True:
             try:
@@ -138,7 +138,7 @@ class Process:
             self._faults.unforeseen(error)
 
     def crash(self) -> None:
-        """Everything that was in its memory is gone. Calls end without an answer."""
+        """Lose all memory; calls end without an answer."""
         if self._queue is None:
             return
         self._faults.log(f"{self.name} crashes")
@@ -152,13 +152,13 @@ class Process:
         asyncio.get_running_loop().call_later(later, self.start, context=contextvars.Context())  # it remembers nothing
 
     def slow_down(self) -> None:
-        """Long calms are lived through with fewer rounds of maintenance."""
+        """Run maintenance less often during long calm phases."""
         if self._polls:
             self._polls = False
             self.crash()
 
     def stop(self) -> None:
-        """The run is over."""
+        """Stop the process at the end of the run."""
         if self._queue is not None:
             store = self._queue.engine.store
             assert isinstance(store, SimulatedStore)
@@ -166,12 +166,12 @@ class Process:
         self._queue = None
 
     async def answer(self, ask: Ask[T], actor: str, key: str | None) -> T:
-        """One request, as a server handles it: it goes on when its caller has gone."""
+        """Handle one request as a server does: it continues even if its caller has disconnected."""
         if self._queue is None:
             raise StoreUnavailable("no server answers")
         request = None if key is None else IdempotentRequest(key, key)
         queue = self._queue
-        speaking = queue.speaking_as(queue.caller._replace(actor=actor, idempotency=request))
+        speaking = queue.for_caller(queue.caller._replace(actor=actor, idempotency=request))
         task = self.keep(asyncio.get_running_loop().create_task(ask(speaking)))
         try:
             return await asyncio.shield(task)

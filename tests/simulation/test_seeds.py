@@ -1,4 +1,4 @@
-"""Seeded worlds keep every invariant; the same seed is the same world; and broken engines are noticed."""
+"""Seeded worlds keep every invariant, are reproducible, and detect broken engines."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def test_every_invariant_holds_in_the_world_of_a_seed(seed: int) -> None:
 
 
 def test_same_seed_gives_the_same_events_in_another_process() -> None:
-    """Also where Python orders its sets otherwise: every statement with its values is in the digest."""
+    """Even with another hash seed; the digest includes every statement with its values."""
     here = run(5)
     program = "from tests.simulation.world import run; found = run(5); print(found.digest, *found.log, sep='\\n')"
     there = subprocess.run(
@@ -49,7 +49,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def _no_fence(patch: pytest.MonkeyPatch) -> None:
-    """A write under any old claim counts as one under the present claim."""
+    """Accept a write under an old claim."""
     tokens = Call.tokens
 
     async def present(call: Call, asked: Sequence[Any]) -> list[Any]:
@@ -63,7 +63,7 @@ def _no_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def _answer_before_the_commit(patch: pytest.MonkeyPatch) -> None:
-    """A commit that fails is answered like one that does not."""
+    """Answer as if a failed commit had succeeded."""
     alone = SqliteStore._run_alone
 
     def run_alone(store: SqliteStore, job: Any) -> None:
@@ -75,7 +75,7 @@ def _answer_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_requests(patch: pytest.MonkeyPatch) -> None:
-    """A repeated request is carried out again."""
+    """Execute a repeated request again."""
 
     async def again(_workspace: Any, _request: Any, _step: Any, _kind: Any, verb: Any, tx: Any) -> Any:
         return await verb(tx)
@@ -126,14 +126,14 @@ def _forget_an_event(patch: pytest.MonkeyPatch) -> None:
         (_forget_an_event, ()),
     ],
 )
-def test_broken_engine_is_noticed(broken: Break, features: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_engine_is_detected(broken: Break, features: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
     tried = (run(seed, features).wrong for seed in range(30))
     assert any(wrong is not None for wrong in tried), "thirty worlds lived with it"
 
 
-def test_a_seed_seldom_prepares_a_statement_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else much of its time goes into that, and a thousand seeds take minutes more."""
+def test_a_seed_rarely_prepares_a_statement_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a thousand seeds take minutes longer."""
     found: list[dict[str, int]] = []
     close = Disk.close
 

@@ -17,11 +17,11 @@ MAX_TURNS = 500_000
 
 
 class Stuck(Exception):
-    """Nothing happens any more, or it does not end."""
+    """The run makes no progress or does not end."""
 
 
 class ReadyQueue(deque[Any]):
-    """What can run now. The seed chooses among it, as a busy machine would."""
+    """The callbacks that can run now; the seed chooses among them, as a busy machine would."""
 
     def __init__(self, chance: Random) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class ReadyQueue(deque[Any]):
 
 
 class NoSockets(BaseSelector):
-    """Waiting means that time passes, at once."""
+    """A selector that advances the virtual time instead of waiting."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -63,7 +63,7 @@ class NoSockets(BaseSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time is a number that jumps to the next timer. What would run in a thread runs where it is asked for."""
+    """A loop whose time jumps to the next timer. Work for threads runs inline."""
 
     def __init__(self, chance: Random) -> None:
         self._virtual = NoSockets()
@@ -74,7 +74,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual.now
 
     def _write_to_self(self) -> None:
-        """No thread sleeps that would have to be woken."""
+        """Do nothing: no thread waits for a wake-up."""
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]  # a variadic is not needed here  # noqa: ARG002
         future: asyncio.Future[T] = self.create_future()
@@ -87,7 +87,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 @contextmanager
 def no_real_time(loop: VirtualLoop, wall: Callable[[], float]) -> Iterator[None]:
-    """All clocks of this process show the virtual time."""
+    """Make all clocks of this process show the virtual time."""
     clocks = time.time, time.monotonic, time.perf_counter
     time.time, time.monotonic, time.perf_counter = wall, loop.time, loop.time
     try:

@@ -1,4 +1,4 @@
-"""One run: a world made from a seed, a time of faults, a calm in which all work must end, and the judgement."""
+"""One run: a world made from a seed, a phase of faults, a calm phase in which all work must end, and the checks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Failed(Exception):
 
 
 class Run(NamedTuple):
-    """What became of a seed."""
+    """The result of a seed."""
 
     seed: int
     wrong: str | None
@@ -89,13 +89,13 @@ class World:
         self.lines.append(f"{self.loop.time():9.3f} {line}")
 
     def draw_rates(self) -> Rates:
-        """Each kind of fault is missing from half of the worlds: what one hides, another shows."""
+        """Draw the rates. Half of the worlds lack each kind of fault, since one fault can hide another."""
         chance = self.chance
         most = Rates(0.03, 0.1, 0.08, 0.05, 0.03, 0.03, 0.01)
         return Rates(*(rate * chance.random() if chance.random() < 0.6 else 0.0 for rate in most))
 
     def new_title(self) -> str:
-        """No two submissions have the same, so that one that was carried out twice is seen."""
+        """Return a unique title, so that a submission executed twice is detected."""
         self._titles += 1
         return f"work {self._titles}"
 
@@ -113,7 +113,7 @@ class World:
                 self.acknowledged.serial_keys[handle.id] = task["serial_key"]
 
     def leave(self, call: asyncio.Future[Any]) -> None:
-        """A call whose caller has died ends by itself."""
+        """Let a call end by itself after its caller has died."""
         self._left[call] = None
         call.add_done_callback(self._ended)
 
@@ -138,7 +138,7 @@ class World:
         raise Failed(self.wrong) from error
 
     def unforeseen(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error that no one would have heard of."""
+        """Record an unhandled error."""
         self.note(context.get("exception") or RuntimeError(context["message"]))
 
     def note(self, error: BaseException) -> None:
@@ -208,7 +208,7 @@ class World:
             await asyncio.gather(*living, return_exceptions=True)
 
     async def _or_failure(self, living: Sequence[asyncio.Task[None]], until: Awaitable[Any]) -> None:
-        """Until this has happened; an agent that ends has met a failure."""
+        """Wait for this, or for the failure of an agent."""
         waiting = asyncio.ensure_future(until)
         done, _ = await asyncio.wait([waiting, *living], return_when=asyncio.FIRST_COMPLETED)
         if waiting not in done:
@@ -217,7 +217,7 @@ class World:
             await task
 
     async def settle(self) -> None:
-        """Lift every hold that people can lift, and let the fleet work until nothing moves any more."""
+        """Lift every hold that people can lift, and let the fleet work until there is no progress."""
         begun = self.loop.time()
         while self.loop.time() - begun < MAX_CALM_SEC:
             await asyncio.sleep(45)
@@ -236,7 +236,7 @@ class World:
         return any(task.waits for task in tasks) or bool(await queue.approvals.list())
 
     async def lift_holds(self) -> None:
-        """What people would do so that work goes on."""
+        """Do what people would do so that work continues."""
         queue = self.observer.queue
         for type_ in (None, *self.types, "deploy"):
             await self.lift("resume", partial(_resume, type_))
@@ -293,7 +293,7 @@ def _signal(task_id: str, queue: Queue) -> Coroutine[Any, Any, Any]:
 
 
 class _Complaints(logging.Handler):
-    """What the engine itself calls an error is one: it repaired what should not have been."""
+    """Treat logged errors of the engine as failures: it repaired an inconsistency."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

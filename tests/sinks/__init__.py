@@ -1,1 +1,1 @@
-"""Notifications out: to real receivers on this machine, which refuse, hang, redirect and come back."""
+"""Notifications to real receivers on this machine, which refuse, hang, redirect and recover."""

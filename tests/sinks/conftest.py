@@ -1,4 +1,4 @@
-"""A receiver, and a queue that tells it."""
+"""A receiver, and a queue that notifies it."""
 
 from collections.abc import AsyncIterator
 
@@ -9,7 +9,7 @@ from tests.sinks.receivers import Receiver, receiving
 
 @pytest.fixture(autouse=True)
 def _private(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The receivers are on this machine, so anyone who sends to them must have been started to."""
+    """Allow private addresses, since the receivers are on this machine."""
     monkeypatch.setenv("SHIFTWORK_PRIVATE_SINKS", "1")
 
 

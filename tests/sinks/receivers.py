@@ -1,4 +1,4 @@
-"""Receivers of notifications: a web server that answers as it is told, and what it got."""
+"""Receivers of notifications: a web server with configurable answers, and the requests that it received."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiohttp import web
 
 
 class Got(NamedTuple):
-    """One request as it came."""
+    """One received request."""
 
     headers: dict[str, str]
     body: bytes
@@ -55,7 +55,7 @@ class Receiver:
         return web.Response(status=self.status, headers=self.headers)
 
     async def wait_for(self, count: int) -> None:
-        """Until this many have come."""
+        """Wait until this many requests were received."""
         async with asyncio.timeout(60):
             while len(self.got) < count:
                 self.came.clear()

@@ -1,4 +1,4 @@
-"""Steps that tests of notifications take again and again."""
+"""Common steps of tests of notifications."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ NOT_PUBLIC = "its address is not public: set allow_private, and SHIFTWORK_PRIVAT
 
 
 async def add(queue: Queue, receiver: Receiver, name: str = "ops", **fields: Any) -> AddedSink:
-    """A webhook to a receiver of this machine."""
+    """Add a webhook to a receiver of this machine."""
     known = {"kind": "webhook", "address": receiver.url, "allow_private": True}
     return await queue.sinks.add(name, **{**known, **fields})
 
 
 async def tell(queue: Queue, clock: MovedClock, seconds: float = 0.0) -> int:
-    """Time passes, the maintenance jobs run, and what is due is sent; how many attempts that took."""
+    """Let time pass, run the maintenance jobs, and send what is due; return the number of attempts."""
     await pass_time(queue, clock, seconds)
     return await NotificationSender(queue.engine).send_due()
 
 
 async def statuses(queue: Queue, sink: str | None = None) -> list[str]:
-    """Of all deliveries, the oldest first."""
+    """Return the statuses of all deliveries, oldest first."""
     return [each.status for each in reversed(await queue.deliveries.list(sink))]

@@ -1,4 +1,4 @@
-"""Who sends: killed in the middle, many at once, and never in anyone's way."""
+"""Senders: killed during a delivery, many at once, and never blocking other work."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ CREATED = {"alerts": [], "events": ["task.created"]}
 
 @pytest.fixture
 def clock() -> MovedClock:
-    """The real time, which the servers have."""
+    """The real time, which the servers use."""
     return MovedClock(time.time())
 
 

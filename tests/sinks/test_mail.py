@@ -27,7 +27,7 @@ PASSWORD = "pass word"
 
 
 class Mailbox:
-    """What came, and what the server says to it."""
+    """The received mails, and the answers of the server."""
 
     def __init__(self) -> None:
         self.got: list[EmailMessage] = []
@@ -87,7 +87,7 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 async def guarded(mailbox: Mailbox, certificate: tuple[Path, Path]) -> AsyncIterator[str]:
-    """A server that lets no one in without TLS and a password."""
+    """A server that requires TLS and a password."""
     key, cert = certificate
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
@@ -170,7 +170,7 @@ async def test_temporarily_refused_recipient_is_retried_alone(
 
 
 async def attempt(queue: Queue, clock: MovedClock, post: MailSender) -> str | None:
-    """One by the same sender, as in a process that continues."""
+    """Make one attempt with the same sender, as in a running process."""
     clock.advance(600)
     (pending,) = await queue.engine.store.run(lambda tx: deliveries.lease(tx, queue.engine, {}, 1))
     outcome = await post.send(pending, clock())
@@ -264,13 +264,13 @@ async def test_timed_out_attempt_sends_nothing_when_connected_later(
     queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shiftwork.notifications.mail.TIMEOUT_SEC", 0.1)
-    go_on, ended = threading.Event(), asyncio.Event()
+    released, ended = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     connect, send = dial.connect, mail._Attempt.send
 
     def connect_late(host: str, port: int, _timeout: float, *, allow_private: bool) -> socket.socket:
-        """As where a name takes long to be found."""
-        go_on.wait()
+        """Connect late, as after a slow name lookup."""
+        released.wait()
         return connect(host, port, 10, allow_private=allow_private)
 
     def send_and_signal(*args: Any) -> Any:
@@ -286,7 +286,7 @@ async def test_timed_out_attempt_sends_nothing_when_connected_later(
     await tell(queue, clock)
     (kept,) = await queue.deliveries.list()
     assert (kept.status, kept.error) == ("pending", "the mail server did not answer in time")
-    go_on.set()
+    released.set()
     async with asyncio.timeout(30):
         await ended.wait()
     assert mailbox.got == []

@@ -1,4 +1,4 @@
-"""People are notified of what waits for them, with what it is about and a link, and answer by a button in Slack."""
+"""People are notified of questions and approvals with their context and a link, and answer with a button in Slack."""
 
 import json
 from typing import Any
@@ -58,7 +58,7 @@ async def sent_buttons(queue: Queue, clock: MovedClock, receiver: Receiver) -> d
     return {each["text"]["text"]: each.get("value", each.get("url")) for each in elements}
 
 
-async def test_question_is_sent_with_what_it_is_about_and_a_link(
+async def test_question_is_sent_with_its_context_and_a_link(
     queue: Queue, clock: MovedClock, receiver: Receiver
 ) -> None:
     await public_url.remember(queue.engine, "https://queue.example/")
@@ -77,7 +77,7 @@ async def test_question_is_sent_with_what_it_is_about_and_a_link(
     )
 
 
-async def test_approval_is_sent_with_the_work_and_without_a_link_where_no_address_is_known(
+async def test_approval_is_sent_with_the_work_and_without_a_link_if_no_address_is_known(
     queue: Queue, clock: MovedClock, receiver: Receiver
 ) -> None:
     await add(queue, receiver)
@@ -89,7 +89,7 @@ async def test_approval_is_sent_with_the_work_and_without_a_link_where_no_addres
     assert [alert.kind for alert in await queue.alerts.list()] == ["approval_wanted"]
 
 
-async def test_question_is_answered_in_slack_in_the_name_of_who_pressed(
+async def test_question_is_answered_in_slack_in_the_name_of_the_person_who_pressed(
     queue: Queue, clock: MovedClock, receiver: Receiver
 ) -> None:
     await public_url.remember(queue.engine, "https://queue.example")
@@ -171,7 +171,7 @@ async def test_request_with_a_wrong_signature_or_an_old_one_is_refused(queue: Qu
 @pytest.mark.parametrize(
     "body", [b"", b"payload=", b"payload=%7B", b"payload=[]", b"x=1", b'payload={"type":1}', pressed("{"), pressed("7")]
 )
-async def test_signed_request_that_says_nothing_is_refused(queue: Queue, receiver: Receiver, body: bytes) -> None:
+async def test_malformed_signed_request_is_refused(queue: Queue, receiver: Receiver, body: bytes) -> None:
     await add(queue, receiver, "people", kind="slack", secret=SECRET)
     with pytest.raises(Malformed):
         await press(queue, body)
@@ -196,7 +196,7 @@ async def test_link_button_is_ignored(queue: Queue, receiver: Receiver) -> None:
         (None, []),
     ],
 )
-def test_choices_become_buttons_where_there_are_few(schema: Any, labels: list[str]) -> None:
+def test_few_choices_become_buttons(schema: Any, labels: list[str]) -> None:
     made = buttons.of_request("task_1", {"name": "where", "schema": schema})
     assert [each.label for each in made] == labels
 
@@ -235,7 +235,7 @@ async def test_apprise_sends_to_its_service(queue: Queue, clock: MovedClock, rec
     assert (failed.status, failed.error) == ("pending", "the service did not accept it")
 
 
-async def test_apprise_is_refused_where_it_was_not_allowed(
+async def test_apprise_is_refused_unless_allowed(
     queue: Queue, clock: MovedClock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"json://127.0.0.1:{receiver.port}/"

@@ -1,1 +1,1 @@
-"""Places where a queue cannot live, input it does not take, and how its schema comes to be."""
+"""The stores: invalid places and input, migrations, and the statements they send."""

@@ -1,4 +1,4 @@
-"""A store that does not answer, and calls that do not wait for long."""
+"""A store that does not answer, and calls with short time limits."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from shiftwork.store.store import Store, Tx
 
 @contextmanager
 def given(store: Store, seconds: float) -> Iterator[None]:
-    """How long calls may take. Short only for those that are to be given up: a busy machine is slow with all others."""
+    """Set the time limit of calls. Short only for calls that must time out, since a busy machine slows the others."""
     before = store.operation_max_sec
     store.operation_max_sec = seconds
     try:
@@ -26,7 +26,7 @@ def given(store: Store, seconds: float) -> Iterator[None]:
 
 @contextmanager
 def impatient(seconds: float = 0.2) -> Iterator[None]:
-    """A server that is away is waited for no longer than this; one that is back has all the time it needs."""
+    """Limit the wait for an unavailable server; calls to an available one have enough time."""
     patience = postgres.RECONNECT_SEC
     postgres.RECONNECT_SEC = seconds
     try:
@@ -37,7 +37,7 @@ def impatient(seconds: float = 0.2) -> Iterator[None]:
 
 @asynccontextmanager
 async def stalled(queue: Queue, task_id: str) -> AsyncIterator[None]:
-    """While it lasts, no one gets to change this task."""
+    """Block all changes of this task inside the block."""
     if queue.url.startswith("postgres"):
         other = await asyncpg.connect(queue.url)
         async with other.transaction():

@@ -1,4 +1,4 @@
-"""What is on the disk is for its owner alone, and secrets are encrypted where there is a key."""
+"""Files on the disk are readable only by their owner, and secrets are encrypted if there is a key."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ async def test_draining_agent_is_refused_new_tasks(queue: Queue, status: AgentSt
 
 
 async def test_invalid_task_among_concurrent_submits_fails_alone(queue: Queue) -> None:
-    """All join one batch; an error in one is found by the database at the earliest."""
+    """All join one batch; only the database finds the error in one of them."""
     await queue.submit(type="code", id="taken")
     tasks: list[dict[str, Any]] = [{"type": "code", "payload": {"n": n}} for n in range(20)]
     tasks[7] = {"type": "code", "id": "taken"}

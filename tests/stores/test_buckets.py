@@ -33,7 +33,7 @@ def partial_port(s3: S3) -> Iterator[int]:
 
 @pytest.fixture(params=["whole", "partial"])
 def bucket_url(request: pytest.FixtureRequest, s3: S3, partial_port: int, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A bucket of a server that sends whole objects only, and of one that sends parts of them."""
+    """A bucket of a server that sends only whole objects, and of one that sends byte ranges."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     return s3.url(partial_port if request.param == "partial" else None)

@@ -1,4 +1,4 @@
-"""Calls that come together are one batch; one that comes alone runs by itself, and takes no other down with it."""
+"""Concurrent calls form one batch; a single call runs by itself, and its failure affects no other."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from tests.worker.steps import until
 
 
 class Batches:
-    """Notes each batch, and holds it up while asked to."""
+    """Records each batch, and delays it on request."""
 
     def __init__(self, overlap_sec: float | None = None) -> None:
         self.run: list[list[int]] = []
@@ -26,14 +26,14 @@ class Batches:
         return [10 * item for item in items]
 
 
-async def test_calls_of_one_moment_are_joined_in_their_order() -> None:
+async def test_concurrent_calls_are_joined_in_their_order() -> None:
     batches = Batches()
     for _ in range(2):
         assert await asyncio.gather(*(batches.coalescer.call(n) for n in range(3))) == [0, 10, 20]
     assert batches.run == [[0, 1, 2], [0, 1, 2]]
 
 
-async def test_calls_that_come_during_a_lone_one_are_the_next_batch() -> None:
+async def test_calls_during_a_single_call_form_the_next_batch() -> None:
     batches = Batches()
     await batches.coalescer.call(1)
     batches.open.clear()
@@ -44,7 +44,7 @@ async def test_calls_that_come_during_a_lone_one_are_the_next_batch() -> None:
     assert batches.run == [[1], [0], [1, 2]]
 
 
-async def test_lone_call_that_is_cancelled_lets_the_others_pass() -> None:
+async def test_cancelled_single_call_does_not_block_the_others() -> None:
     batches = Batches()
     await batches.coalescer.call(1)
     batches.open.clear()
@@ -58,14 +58,14 @@ async def test_lone_call_that_is_cancelled_lets_the_others_pass() -> None:
     assert await batches.coalescer.call(3) == 30
 
 
-async def test_error_of_a_lone_call_is_its_own() -> None:
+async def test_error_of_a_single_call_affects_no_other() -> None:
     batches = Batches()
     with pytest.raises(RuntimeError, match="of the batch"):
         await batches.coalescer.call(-1)
     assert await batches.coalescer.call(2) == 20
 
 
-async def test_lone_call_with_overlap_needs_no_task_of_its_own() -> None:
+async def test_single_call_with_overlap_needs_no_asyncio_task() -> None:
     batches = Batches(overlap_sec=60.0)
     await batches.coalescer.call(1)
     batches.open.clear()
@@ -77,7 +77,7 @@ async def test_lone_call_with_overlap_needs_no_task_of_its_own() -> None:
     assert await call == 20
 
 
-async def test_calls_wait_for_a_lone_one_no_longer_than_the_overlap() -> None:
+async def test_calls_wait_for_a_single_call_no_longer_than_the_overlap() -> None:
     batches = Batches(overlap_sec=0.0)
     await batches.coalescer.call(1)
     batches.open.clear()
@@ -91,7 +91,7 @@ async def test_calls_wait_for_a_lone_one_no_longer_than_the_overlap() -> None:
     assert await asyncio.gather(first, *others) == [20, 30, 40]
 
 
-async def test_overlapping_lone_calls_are_bounded() -> None:
+async def test_overlapping_single_calls_are_bounded() -> None:
     batches = Batches(overlap_sec=0.0)
     await batches.coalescer.call(0)
     batches.open.clear()

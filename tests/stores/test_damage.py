@@ -32,7 +32,7 @@ def change(file: Path, statement: str) -> None:
 
 
 def break_pages(file: Path) -> None:
-    """All but the first pages, which say what tables there are."""
+    """Damage all pages but the first ones, which contain the schema."""
     change(file, "pragma wal_checkpoint(truncate)")
     bytes_ = bytearray(file.read_bytes())
     for start in range(len(bytes_) // 2 // PAGE * PAGE, len(bytes_), PAGE):

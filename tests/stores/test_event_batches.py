@@ -9,7 +9,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.engine import event_log
 from shiftwork.store import statements
-from shiftwork.store.postgres_opening import SESSION
+from shiftwork.store.postgres_open import SESSION
 from tests.conformance.steps import sql
 
 ROWS = (

@@ -1,4 +1,4 @@
-"""Where artifacts lie when no one said so, and what is told where they cannot lie."""
+"""The default place of artifacts, and errors of unusable places."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-async def test_artifacts_are_stored_beside_a_sqlite_file(tmp_path: Path) -> None:
+async def test_artifacts_are_stored_next_to_a_sqlite_file(tmp_path: Path) -> None:
     async with Queue.open(f"sqlite:///{tmp_path}/work.db") as queue:
         assert not (tmp_path / "work.db.artifacts").exists(), "made when it is needed"
         await queue.artifacts.put(b"x")
@@ -85,7 +85,7 @@ def test_full_disk_is_reported_and_leaves_no_partial_file(tmp_path: Path) -> Non
     "place", ["", "x", "/etc/passwd", "../x", f"{new_place('0' * 16, 'w', '0' * 64)}/..", "0/0/0/0", "incoming/x"]
 )
 async def test_invalid_artifact_place_never_reaches_a_file(tmp_path: Path, place: str) -> None:
-    """Whatever someone wrote into the database."""
+    """Even if someone wrote such a place into the database."""
     with pytest.raises(ArtifactDamaged):
         check_place(place)
     blob_store = FolderBlobStore(tmp_path)

@@ -30,7 +30,7 @@ async def past_the_queue(postgres_url: str) -> AsyncIterator[Any]:
 
 
 async def _outgrow(queue: Queue, past_the_queue: Any) -> int:
-    """Events of 6,000 tasks come and go; the size of the index afterwards, in which no row is left."""
+    """Add and remove the events of 6,000 tasks; return the size of the index, which then has no rows."""
     for _ in range(12):
         await queue.submit_many([{"type": "code"}] * 500)
     await past_the_queue.execute("delete from events")

@@ -1,4 +1,4 @@
-"""PostgreSQL's planner is notified of a load: plans that were made for an empty queue are not used for a full one."""
+"""PostgreSQL statistics are refreshed after loads, so that no plan for an empty queue is used for a full one."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,8 +12,8 @@ from shiftwork.snapshots.copy import copy
 from shiftwork.store import postgres as store
 from shiftwork.store import statements
 from shiftwork.store.catalogue import tables
-from shiftwork.store.postgres_growth import tell_planner
-from shiftwork.store.postgres_shortcuts import reach_of
+from shiftwork.store.postgres_driver_internals import reach_of
+from shiftwork.store.postgres_statistics import tell_planner
 from tests.plans.asked import NOW, Hot, explain_prepared, prepare, read_of
 from tests.worker.steps import until
 
@@ -23,7 +23,7 @@ TASKS = {"tasks"}
 
 @pytest.fixture
 async def reader(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """Another session at a queue that was worked off and vacuumed, and that the server does not analyse by itself."""
+    """Another session on an emptied and vacuumed queue that the server does not analyse by itself."""
     await (await Queue.open(postgres_dsn)).close()
     connection = await asyncpg.connect(postgres_dsn)
     await connection.execute("alter table tasks set (autovacuum_enabled = false)")
@@ -67,7 +67,7 @@ async def test_many_small_loads_refresh_the_statistics(postgres_dsn: str, reader
             await queue.submit_many([{"type": "code"}] * 10)
 
         async def is_known_while_loads_go_on() -> bool:
-            """A check in the middle of the loads knows a part of them, and the next one is due when they have grown."""
+            """A check during the loads covers a part of them; the next one is due once they have grown."""
             await queue.submit_many([{"type": "code"}] * 10)
             return await is_known(reader)
 

@@ -73,7 +73,7 @@ def test_migration_holds_no_lock_for_long_and_breaks_no_older_program(migration:
         "drop index idx_tasks_dag",
     ],
 )
-def test_rules_find_what_they_are_for(text: str) -> None:
+def test_rules_detect_forbidden_statements(text: str) -> None:
     assert found_in(migrate.Migration(9999, "made_up", text, ""))
 
 
@@ -88,7 +88,7 @@ def test_rules_find_what_they_are_for(text: str) -> None:
         "create or replace view v as select 1",
     ],
 )
-def test_rules_allow_what_is_short(text: str) -> None:
+def test_rules_allow_short_statements(text: str) -> None:
     assert found_in(migrate.Migration(9999, "made_up", text, "")) == []
 
 

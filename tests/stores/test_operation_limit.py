@@ -82,7 +82,7 @@ async def test_batch_is_retried_without_its_timed_out_call() -> None:
 
 
 async def test_slow_commit_is_reported_as_unknown(sqlite_url: str) -> None:
-    """The verb has run: whether its commit comes about, no one can say yet."""
+    """The verb has run, but the outcome of its commit is unknown."""
     async with Queue.open(sqlite_url) as queue:
         store = queue.engine.store
         assert isinstance(store, SqliteStore)

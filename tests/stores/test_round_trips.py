@@ -8,7 +8,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.model.reports import Completion
 from shiftwork.settings import cache
-from shiftwork.store import postgres_notices
+from shiftwork.store import postgres_notify
 from shiftwork.store.postgres_schema import channels
 from tests.services.postgres import Databases
 from tests.worker.steps import until
@@ -37,7 +37,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _settings_stay_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings are read again after a second, which may pass in the middle of a test on a busy machine."""
+    """Keep settings cached: on a busy machine, the second after which they are reread may pass during a test."""
     monkeypatch.setattr(cache, "FRESH_SEC", 3600.0)
     monkeypatch.setattr("shiftwork.budgets.allocator.FRESH_SEC", 3600.0)
 
@@ -109,7 +109,7 @@ async def test_batch_of_tasks_is_one_statement(postgres_url: str, sent: list[str
 async def test_idle_submit_notifies_in_its_only_statement(
     postgres_url: str, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_notices, "IDLE_SEC", 0.0)
+    monkeypatch.setattr(postgres_notify, "IDLE_SEC", 0.0)
     heard: list[object] = []
     listener = await asyncpg.connect(postgres_url)
     await listener.add_listener(channels("public")[0], lambda *words: heard.append(words[-1]))
@@ -122,7 +122,7 @@ async def test_idle_submit_notifies_in_its_only_statement(
         assert [text.partition(" ")[0] for text in sent] == ["with"]
         await until(lambda: len(heard) == 2)
         assert heard[0] == heard[1]
-        monkeypatch.setattr(postgres_notices, "IDLE_SEC", 60.0)
+        monkeypatch.setattr(postgres_notify, "IDLE_SEC", 60.0)
         await until(queue.engine.store._notices.is_quiet)  # type: ignore[attr-defined]  # of this store
         sent.clear()
         await queue.submit(type="code")
@@ -131,7 +131,9 @@ async def test_idle_submit_notifies_in_its_only_statement(
     await listener.close()
 
 
-async def test_batch_of_lone_tasks_completes_in_two_statements_and_a_commit(postgres_url: str, sent: list[str]) -> None:
+async def test_batch_of_standalone_tasks_completes_in_two_statements_and_a_commit(
+    postgres_url: str, sent: list[str]
+) -> None:
     async with Queue.open(postgres_url) as queue:
         await queue.agents.register(id="ada", max_concurrent_tasks=10)
         await queue.submit_many([{"type": "code"}] * 20)

@@ -10,8 +10,8 @@ import pytest
 from shiftwork import Queue
 from shiftwork.model.errors import InputError
 from shiftwork.store import postgres_tx, statements
+from shiftwork.store.postgres_driver_internals import can_begin_with_next, reach_of, together
 from shiftwork.store.postgres_sessions import Session
-from shiftwork.store.postgres_shortcuts import can_begin_with_next, reach_of, together
 from shiftwork.store.postgres_tx import PostgresTx
 from tests.services.postgres import Databases
 
@@ -93,7 +93,7 @@ OWN_ROWS = {
 """The statements that say so, and the table of their rows."""
 
 
-def test_statements_on_own_rows_are_looked_at() -> None:
+def test_statements_on_own_rows_are_checked() -> None:
     assert {name for name, each in statements.load("postgres").items() if each.own_rows} == OWN_ROWS.keys()
 
 
@@ -107,7 +107,7 @@ async def test_statements_on_own_rows_change_only_rows_that_are_locked(
         table = OWN_ROWS.get(name)
         if table is not None:
             seen.add(name)
-            await self.go_on(asking=True)
+            await self.flush_pending(asking=True)
             keys = _keys(name, parameters)
             key = {"agents": "workspace || ' ' || id", "breakers": "workspace || ' ' || type"}.get(table, "id::text")
             text = f"""select count(*) from {table} where {key} = any($1::text[])
@@ -171,7 +171,9 @@ async def test_invalid_id_in_a_batch_is_refused(connection: Counted, id_: str) -
         await tx.one("read_tasks", items=[(id_,)])
 
 
-async def test_driver_that_was_not_tried_begins_by_itself(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_untested_driver_begins_transactions_in_the_ordinary_way(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert can_begin_with_next(), "try the new version of asyncpg with tests/stores/test_beginning.py and add it"
     monkeypatch.setattr(postgres_tx, "can_begin_with_next", lambda: False)
     monkeypatch.setattr(Session, "begin_with_next", None)

@@ -1,4 +1,4 @@
-"""A queue of an older schema is brought up to date while it is used; what ends the work of older programs waits."""
+"""A queue of an older schema is migrated while in use; migrations that would break older programs wait."""
 
 import asyncio
 import subprocess
@@ -12,8 +12,8 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.model.errors import StoreLocked, StoreNeedsMigration, StoreNewer
-from shiftwork.store import migrate, migrating, postgres_migrating
-from shiftwork.store.opening import open_store
+from shiftwork.store import migrate, missing_migrations, postgres_migrate
+from shiftwork.store.open_store import open_store
 from shiftwork.store.postgres_schema import lock_name
 from tests.services import Databases
 from tests.services.postgres import execute
@@ -51,7 +51,7 @@ def older_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 async def titles(url: str, *, contract: bool) -> list[str]:
-    return [migration.title for migration in (await migrating.look(url, contract=contract)).needed]
+    return [migration.title for migration in (await missing_migrations.look(url, contract=contract)).needed]
 
 
 CONTRACTS = [migration.title for migration in migrate.sources() if migration.is_contract]
@@ -88,7 +88,7 @@ async def test_events_share_a_row_only_after_the_contract(older_dsn: str) -> Non
         assert len((await queue.events(0)).events) == 6
 
 
-async def test_program_rides_through_columns_that_a_newer_version_adds(postgres_url: str) -> None:
+async def test_program_works_while_a_newer_version_adds_columns(postgres_url: str) -> None:
     """Its connections have prepared statements that select every column of these tables."""
     async with Queue.open(postgres_url) as queue:
         await queue.agents.register(id="ada", max_concurrent_tasks=None, budget_remaining_usd=5.0)
@@ -133,12 +133,12 @@ async def test_program_refuses_a_contract_that_it_does_not_meet(store_url: str) 
         await Queue.open(store_url)
 
 
-async def test_exported_sql_makes_the_schema_that_opening_makes(
+async def test_exported_sql_creates_the_schema_that_opening_creates(
     older_dsn: str, postgres: Databases, migrated_template: str
 ) -> None:
     """Each statement alone where it stands outside of a transaction, as psql sends them."""
     connection = await asyncpg.connect(older_dsn)
-    for statement in migrate.statements_of((await migrating.look(older_dsn, contract=True)).script):
+    for statement in migrate.statements_of((await missing_migrations.look(older_dsn, contract=True)).script):
         await connection.execute(statement)
     fresh = await asyncpg.connect(postgres.dsn(migrated_template))
     ledger = "select * from migrations order by number"
@@ -149,19 +149,19 @@ async def test_exported_sql_makes_the_schema_that_opening_makes(
     await (await Queue.open(older_dsn, migrate=False)).close()
 
 
-async def test_exported_sql_of_a_new_queue_makes_it(tmp_path: Path, postgres_dsn: str) -> None:
+async def test_exported_sql_of_a_new_queue_creates_it(tmp_path: Path, postgres_dsn: str) -> None:
     for url in (f"sqlite:///{tmp_path}/new.db", f"{postgres_dsn}?schema=sales"):
-        script = (await migrating.look(url)).script
+        script = (await missing_migrations.look(url)).script
         if url.startswith("sqlite"):
             apsw.Connection(f"{tmp_path}/new.db").execute(script)
         else:
             execute(postgres_dsn, script)
-        assert (await migrating.look(url, contract=True)).script == ""
+        assert (await missing_migrations.look(url, contract=True)).script == ""
         async with Queue.open(url, migrate=False) as queue:
             assert (await queue.submit(type="code")).status == "ready"
 
 
-async def test_migration_waits_for_a_lock_without_holding_others_up(older_dsn: str) -> None:
+async def test_migration_waits_for_a_lock_without_blocking_others(older_dsn: str) -> None:
     """It gives up its place in the line, so that a call that came after it is done before the lock is free."""
     holder = await asyncpg.connect(older_dsn)
     held = holder.transaction()
@@ -192,7 +192,7 @@ async def until_waiting(connection: asyncpg.Connection, how: str = WAITS_FOR_A_L
 
 
 async def test_migration_that_never_gets_its_locks_says_so(older_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_migrating, "LOCKS_SEC", 0.0)
+    monkeypatch.setattr(postgres_migrate, "LOCKS_SEC", 0.0)
     holder = await asyncpg.connect(older_dsn)
     async with holder.transaction():
         await holder.execute("lock table events in row exclusive mode")
@@ -203,7 +203,7 @@ async def test_migration_that_never_gets_its_locks_says_so(older_dsn: str, monke
 
 
 async def test_index_left_unfinished_is_built_when_the_queue_is_opened(older_dsn: str) -> None:
-    """As a process leaves it that is killed while it builds one."""
+    """A process that is killed while it builds an index leaves it like this."""
     connection = await asyncpg.connect(older_dsn)
     blocker = await asyncpg.connect(older_dsn)
     held = blocker.transaction()
@@ -239,10 +239,10 @@ async def test_concurrent_upgrades_of_one_queue_end_in_one(older_url: str) -> No
     assert await titles(older_url, contract=False) == []
 
 
-async def test_process_that_waits_for_the_upgrade_of_another_keeps_no_transaction_open(older_dsn: str) -> None:
+async def test_process_waiting_for_an_upgrade_keeps_no_transaction_open(older_dsn: str) -> None:
     """The other one builds an index concurrently, which waits for the end of older transactions."""
     other = await asyncpg.connect(older_dsn)
-    lock = lock_name("public", postgres_migrating.MIGRATION_LOCK)
+    lock = lock_name("public", postgres_migrate.MIGRATION_LOCK)
     await other.execute(f"select pg_advisory_lock(hashtextextended('{lock}', 0))")
     opening = asyncio.ensure_future(Queue.open(older_dsn))
     await until_waiting(other, TRIED_AND_ENDED_ITS_TRANSACTION)

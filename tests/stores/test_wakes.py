@@ -13,7 +13,7 @@ EVERYBODY: frozenset[int] = frozenset()
 
 @asynccontextmanager
 async def hearing(queue: Queue) -> AsyncIterator[list[frozenset[int]]]:
-    """What who waits in this process is told, after the first of it: that cannot know what was before."""
+    """Return the wake-ups of waiters in this process, except the first one, which covers earlier changes."""
     heard: list[frozenset[int]] = []
 
     async def hear() -> None:

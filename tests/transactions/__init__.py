@@ -1,1 +1,1 @@
-"""Tasks that are submitted in the transaction of a caller's own connection."""
+"""Tasks submitted in the transaction of a caller's connection."""

@@ -1,4 +1,4 @@
-"""Each kind of connection on which a caller may have a transaction: how it begins, writes a row, and ends."""
+"""The kinds of connections that a caller may use: how a transaction begins, writes a row, and ends."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -34,7 +34,7 @@ async def on_asyncpg(dsn: str) -> AsyncIterator[Begun]:
 
 @asynccontextmanager
 async def on_asyncpg_pool(dsn: str) -> AsyncIterator[Begun]:
-    """With codecs of the owner's own, as many applications have them."""
+    """With custom codecs, as many applications have them."""
     async with asyncpg.create_pool(dsn, min_size=1, init=_own_codecs) as pool, pool.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()

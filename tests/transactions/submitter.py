@@ -28,7 +28,7 @@ async def main(url: str, dsn: str) -> None:
 
 
 async def _report(where: str) -> None:
-    """Say it, and go on when someone says so."""
+    """Print a line and wait for one before continuing."""
     sys.stdout.write(where + "\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.readline)

@@ -1,4 +1,4 @@
-"""A program that is killed before its commit has submitted nothing, and one that is killed after it has."""
+"""A program killed before its commit has submitted nothing; one killed after it has."""
 
 import asyncio
 import sys
@@ -31,7 +31,7 @@ async def reached(process: Process, where: str) -> None:
     assert (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip() == where
 
 
-async def go_on(process: Process) -> None:
+async def resume(process: Process) -> None:
     assert process.stdin is not None
     process.stdin.write(b"\n")
     await process.stdin.drain()
@@ -47,7 +47,7 @@ async def own_rows(url: str) -> int:
         await connection.close()
 
 
-async def test_killed_before_the_commit_nothing_was_submitted(own_table: str) -> None:
+async def test_kill_before_the_commit_submits_nothing(own_table: str) -> None:
     process = await start(own_table)
     await reached(process, "submitted")
     process.kill()
@@ -59,10 +59,10 @@ async def test_killed_before_the_commit_nothing_was_submitted(own_table: str) ->
     assert await own_rows(own_table) == 0
 
 
-async def test_killed_after_the_commit_the_task_is_there(own_table: str) -> None:
+async def test_task_survives_a_kill_after_the_commit(own_table: str) -> None:
     process = await start(own_table)
     await reached(process, "submitted")
-    await go_on(process)
+    await resume(process)
     await reached(process, "committed")
     process.kill()
     await process.wait()

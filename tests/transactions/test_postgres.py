@@ -151,7 +151,7 @@ async def test_connection_to_another_database_is_refused(
 
 
 async def test_agents_are_woken_by_the_commit(queue: Queue, dsn: str, begun: Begun) -> None:
-    """In this process and in others; not before, when they would look in vain."""
+    """In this process and in others, and not before the commit, when they would find nothing."""
     await queue.agents.register(id="one")
     async with (
         Queue.open(f"{dsn}?schema=work_queue") as other,
@@ -240,7 +240,7 @@ async def test_duplicate_waits_for_the_callers_transaction(queue: Queue, dsn: st
         assert (await other).id == mine.id
 
 
-async def test_queue_in_public_is_found_whatever_the_search_path(postgres_dsn: str) -> None:
+async def test_queue_in_public_is_found_with_any_search_path(postgres_dsn: str) -> None:
     async with Queue.open(postgres_dsn) as queue:
         connection = await asyncpg.connect(postgres_dsn, server_settings={"search_path": "pg_temp"})
         try:

@@ -21,7 +21,7 @@ async def queue(sqlite_url: str) -> AsyncIterator[Queue]:
 
 @pytest.fixture
 def connection(sqlite_url: str, queue: Queue) -> Iterator[apsw.Connection]:
-    """Of the application, which has a table of its own in the file."""
+    """A connection of the application, which has its own table in the file."""
     with closing(apsw.Connection(sqlite_url.removeprefix("sqlite:///"))) as opened:
         opened.execute("create table orders (note text)")
         opened.row_trace = lambda cursor, row: dict(zip([c[0] for c in cursor.description], row, strict=True))
@@ -81,7 +81,7 @@ async def test_agents_are_woken_by_the_commit(queue: Queue, connection: apsw.Con
         await asyncio.wait_for(asyncio.gather(*heard), 10)
 
 
-async def test_no_one_is_woken_by_a_later_transaction(queue: Queue, connection: apsw.Connection) -> None:
+async def test_later_transaction_wakes_no_one(queue: Queue, connection: apsw.Connection) -> None:
     await queue.submit(type="code", connection=connection)
     connection.execute("rollback")
     async with queue.engine.store.lane_wakes() as own:

@@ -1,4 +1,4 @@
-"""What is said of an effect that someone has begun, and when steps are of use to a changed task."""
+"""The status of an effect that was begun before, and when steps stay valid for a changed task."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Each kind of closed gate is explained in words of its own."""
+"""Each kind of closed gate has its own explanation."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The Loki document's configuration of circuit breakers, read as it is there."""
+"""The Loki document's configuration of circuit breakers, read as written there."""
 
 import pytest
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from shiftwork.budgets.new_budget import NewBudget
+from shiftwork.budgets.membership import NewBudget
 from shiftwork.engine.new_rows import NewAlert, NewAttempt, NewDag, NewDeadLetter, NewEdge
 from shiftwork.engine.rows import TaskRow, places_of_id, to_insert, to_save
 from shiftwork.store.catalogue import tables
@@ -30,7 +30,7 @@ def test_fields_of_a_record_are_the_columns_of_its_statement(statement: str) -> 
 
 
 def test_task_row_has_the_columns_of_its_table() -> None:
-    """But for two that only SQL reads and writes."""
+    """Except for two columns that only SQL reads and writes."""
     (tasks,) = (table for table in tables() if table.name == "tasks")
     fields = {field.name for field in msgspec.structs.fields(TaskRow)}
     assert fields == set(tasks.names) - {"holder", "passed_deadline"}
@@ -43,5 +43,5 @@ def test_values_of_a_row_are_in_the_order_of_the_statement(statement: str, value
     assert values(row) == columns_of(statement)
 
 
-def test_places_of_the_id_are_those_of_a_task_that_stands_alone() -> None:
+def test_places_of_the_id_are_those_of_a_standalone_task() -> None:
     assert [columns_of("insert_tasks")[place] for place in places_of_id()] == ["id", "dag_id", "root_id"]

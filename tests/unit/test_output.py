@@ -59,7 +59,7 @@ def lines(events: list[dict[str, Any]]) -> bytes:
 
 
 def heard(transcript: Transcript, data: bytes, step: int = 7) -> list[AgentMessage]:
-    """What is notified of it, though it comes in small pieces."""
+    """Return the reported messages of an output that arrives in small pieces."""
     return [message for at in range(0, len(data), step) for message in transcript.feed(data[at : at + step])]
 
 
@@ -220,7 +220,7 @@ def test_provider_facts_invalid_for_databases_are_left_out(value: Any) -> None:
 
 
 def test_cost_of_a_resumed_session_of_claude_code_is_that_of_the_run() -> None:
-    """As 2.1.326 prints it after a resume: the total is that of the session."""
+    """Version 2.1.326 prints the total of the session after a resume."""
     transcript = Transcript("stream-json")
     since = {"claude-opus-5-5": {"costUSD": 0.25}, "claude-haiku-5": {"costUSD": 0.5}}
     result = {"type": "result", "uuid": "u", "result": "done", "total_cost_usd": 9.0, "session_id": "S"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shiftwork.engine.poison import is_poison
+from shiftwork.engine.decide import is_poison
 from shiftwork.settings.model import Poison
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from shiftwork.model.errors import InputError
 from shiftwork.model.task import Claim, Task
-from shiftwork.worker import program, shells
+from shiftwork.worker import command_line
+from shiftwork.worker.command_line import Call, Program
 from shiftwork.worker.context import Fail
-from shiftwork.worker.exits import Facts, interpret, name_of, reason_of, session_is_gone
+from shiftwork.worker.exit_status import Facts, interpret, name_of, reason_of, session_is_gone
 from shiftwork.worker.output import Final
-from shiftwork.worker.program import Call, Program
 
 NOBODY = Claim(None, None, None, None, 30, None, None, None)
 
@@ -44,7 +44,7 @@ def call(prompt: str = "do it", session_id: str | None = None, **fields: Any) ->
     ],
 )
 def test_placeholders_are_filled_and_other_braces_kept(command: list[str], expected: list[str]) -> None:
-    assert program.arguments(made(*command), call()) == expected
+    assert command_line.arguments(made(*command), call()) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_resume_arguments_are_inserted_at_their_place(
     command: list[str], resume: list[str], expected: list[str]
 ) -> None:
     known = made(*command, resume_args=tuple(resume))
-    assert program.arguments(known, call(session_id="S")) == expected
-    assert "S" not in program.arguments(known, call())
+    assert command_line.arguments(known, call(session_id="S")) == expected
+    assert "S" not in command_line.arguments(known, call())
 
 
 @pytest.mark.parametrize("text", ["--dangerous", "-x"])
@@ -70,18 +70,18 @@ def test_task_text_cannot_add_command_options(text: str) -> None:
         (made("agent", resume_args=("--resume", "{session_id}")), call(session_id=text)),
     ):
         with pytest.raises(Fail, match="would read as an option") as refused:
-            program.arguments(known, asked)
+            command_line.arguments(known, asked)
         assert refused.value.reason == "invalid_input"
-    assert program.arguments(made("agent", "--", "{prompt}"), call(text))[-1] == text
-    assert program.arguments(made("agent", "--prompt={prompt}"), call(text))[-1] == f"--prompt={text}"
+    assert command_line.arguments(made("agent", "--", "{prompt}"), call(text))[-1] == text
+    assert command_line.arguments(made("agent", "--prompt={prompt}"), call(text))[-1] == f"--prompt={text}"
 
 
 def test_prompt_too_long_for_a_command_line_is_sent_by_stdin() -> None:
     long = call("x" * 200_000)
     with pytest.raises(Fail, match="too long"):
-        program.arguments(made("agent", "{prompt}"), long)
-    assert "SHIFTWORK_PROMPT" not in program.environment(made("agent"), long, "ada")
-    assert len(program.feed(made("agent", stdin="prompt"), long)) == 200_000
+        command_line.arguments(made("agent", "{prompt}"), long)
+    assert "SHIFTWORK_PROMPT" not in command_line.environment(made("agent"), long, "ada")
+    assert len(command_line.feed(made("agent", stdin="prompt"), long)) == 200_000
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_prompt_too_long_for_a_command_line_is_sent_by_stdin() -> None:
     ],
 )
 def test_prompt_is_taken_from_the_most_specific_field(fields: dict[str, Any], expected: str) -> None:
-    assert program.prompt_of(call(**fields).task) == expected
+    assert command_line.prompt_of(call(**fields).task) == expected
 
 
 def test_environment_contains_the_connection_to_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHIFTWORK_TOKEN", "secret")
-    found = program.environment(made("agent"), call(session_id="S"), "ada")
+    found = command_line.environment(made("agent"), call(session_id="S"), "ada")
     assert found["SHIFTWORK_TOKEN"] == "secret"
     assert {name: value for name, value in found.items() if name.startswith("SHIFTWORK_")}.items() >= {
         "SHIFTWORK_STORE": "sqlite:////q.db",
@@ -113,9 +113,9 @@ def test_environment_contains_the_connection_to_the_queue(monkeypatch: pytest.Mo
 
 
 def test_stdin_contains_the_task_or_the_prompt() -> None:
-    assert msgspec.json.decode(program.feed(made("agent"), call()))["id"] == "task_1"
-    assert program.feed(made("agent", stdin="prompt"), call()) == b"do it"
-    assert program.feed(made("agent", stdin="none"), call()) == b""
+    assert msgspec.json.decode(command_line.feed(made("agent"), call()))["id"] == "task_1"
+    assert command_line.feed(made("agent", stdin="prompt"), call()) == b"do it"
+    assert command_line.feed(made("agent", stdin="none"), call()) == b""
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_stdin_contains_the_task_or_the_prompt() -> None:
 )
 def test_unusable_program_is_refused(command: list[str], fields: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
-        program.check(made(*command, **fields))
+        command_line.check(made(*command, **fields))
 
 
 CODE = [
@@ -183,23 +183,23 @@ DATA = [
 
 @pytest.mark.parametrize("line", CODE)
 def test_placeholder_read_as_code_is_detected(line: str) -> None:
-    assert shells.reads_as_code(shlex.split(line), lambda word: "{prompt}" in word)
+    assert command_line.reads_as_code(shlex.split(line), lambda word: "{prompt}" in word)
 
 
 @pytest.mark.parametrize("line", DATA)
 def test_placeholder_used_as_argument_is_accepted(line: str) -> None:
-    assert not shells.reads_as_code(shlex.split(line), lambda word: "{prompt}" in word)
+    assert not command_line.reads_as_code(shlex.split(line), lambda word: "{prompt}" in word)
 
 
 @pytest.mark.parametrize("command", [["sh", "{resume}"], ["sh"]])
 def test_resume_arguments_are_checked_like_the_command(command: list[str]) -> None:
     with pytest.raises(InputError, match="a placeholder inside a script"):
-        program.check(made(*command, resume_args=("-c", "agent --resume {session_id}")))
+        command_line.check(made(*command, resume_args=("-c", "agent --resume {session_id}")))
 
 
 def test_program_survives_a_round_trip_to_other_processes() -> None:
     known = made("/bin/sh", "-c", "echo ü", models=("m",), clean=True, kill_after_sec=0.5)
-    assert program.from_target(program.check(known).target()) == known
+    assert command_line.from_target(command_line.check(known).target()) == known
 
 
 def test_command_is_stored_with_its_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_command_is_stored_with_its_full_path(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "bin")
     for name in ("bin/report", "./bin/report", "report", str(script)):
-        assert program.check(made(name, "-v")).command == (str(script), "-v")
+        assert command_line.check(made(name, "-v")).command == (str(script), "-v")
 
 
 @pytest.mark.parametrize(

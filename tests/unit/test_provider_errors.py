@@ -12,7 +12,7 @@ NOW = 1_794_916_800.0
 
 
 class ApiError(Exception):
-    """Takes on whatever attributes a client's exceptions have."""
+    """Has the attributes of a client's exceptions."""
 
     def __init__(self, text: str = "it did not work", **attributes: Any) -> None:
         super().__init__(text)

@@ -91,7 +91,7 @@ def _read(text: str) -> None:
 
 
 def _cpu_sec(text: str) -> float:
-    """The least of several runs: other load on the machine only adds."""
+    """Return the minimum of several runs, since other load only adds."""
     taken = []
     for _ in range(5):
         start = time.process_time()

@@ -1,4 +1,4 @@
-"""When a provider lets work continue, in every form that providers write it."""
+"""Reset times in every form that providers use."""
 
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo

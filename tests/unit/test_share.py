@@ -3,28 +3,28 @@
 import pytest
 
 from shiftwork.engine import rank
-from shiftwork.fairness import share_policy
+from shiftwork.fairness import policy
 from shiftwork.settings.model import FairShare, Settings
 
 
 def test_without_the_setting_there_are_no_shares() -> None:
-    assert share_policy.share_of(FairShare(), "alice", "issue", ["team-a"]) is None
+    assert policy.share_of(FairShare(), "alice", "issue", ["team-a"]) is None
 
 
 def test_share_of_a_key_is_constant_and_within_the_count() -> None:
     fair = FairShare(by="created_by", shares=8)
-    found = {name: share_policy.share_of(fair, name, None, []) for name in map(str, range(1000))}
+    found = {name: policy.share_of(fair, name, None, []) for name in map(str, range(1000))}
     assert set(found.values()) == set(range(8))
-    assert found == {name: share_policy.share_of(fair, name, "other", ["tag"]) for name in found}
+    assert found == {name: policy.share_of(fair, name, "other", ["tag"]) for name in found}
 
 
 @pytest.mark.parametrize("by", ["created_by", "issue_id", "tag:team-"])
 def test_only_the_chosen_field_decides_the_share(by: str) -> None:
     fair = FairShare(by=by, shares=64)
 
-    def of(key: str, rest: str) -> share_policy.Share:
+    def of(key: str, rest: str) -> policy.Share:
         fields = {"created_by": rest, "issue_id": rest, "tag:team-": rest, by: key}
-        return share_policy.share_of(
+        return policy.share_of(
             fair, fields["created_by"], fields["issue_id"], ["urgent", f"team-{fields['tag:team-']}"]
         )
 
@@ -34,20 +34,20 @@ def test_only_the_chosen_field_decides_the_share(by: str) -> None:
 
 def test_order_of_tags_does_not_change_the_share() -> None:
     fair = FairShare(by="tag:team-", shares=64)
-    assert share_policy.share_of(fair, None, None, ["team-b", "team-a"]) == share_policy.share_of(
+    assert policy.share_of(fair, None, None, ["team-b", "team-a"]) == policy.share_of(
         fair, None, None, ["team-a", "team-b"]
     )
 
 
 def test_never_served_share_is_first_then_longest_unserved() -> None:
-    round_robin: list[share_policy.Share] = []
+    round_robin: list[policy.Share] = []
     dealt = []
     for _ in range(7):
-        dealt.append(share_policy.next_of(round_robin, [2, None, 1]))
-        round_robin = share_policy.after(round_robin, dealt[-1])
+        dealt.append(policy.next_share(round_robin, [2, None, 1]))
+        round_robin = policy.after_serving(round_robin, dealt[-1])
     assert dealt == [None, 1, 2, None, 1, 2, None]
-    assert share_policy.next_of(round_robin, [1]) == 1
-    assert share_policy.next_of(round_robin, [1, 5]) == 5
+    assert policy.next_share(round_robin, [1]) == 1
+    assert policy.next_share(round_robin, [1, 5]) == 5
 
 
 @pytest.mark.parametrize("priority", [0, 50, 100])

@@ -1,4 +1,4 @@
-"""What a typed function takes and returns is read from its annotations, and what cannot be typed is refused."""
+"""Parameters and results of typed functions are read from annotations; functions that cannot be typed are refused."""
 
 from __future__ import annotations
 

@@ -6,19 +6,19 @@ from typing import Any
 import click
 import pytest
 
-from shiftwork.cli import values
+from shiftwork.cli import params
 from shiftwork.views import view
 
 
 @pytest.mark.parametrize(
     ("read", "text"),
     [
-        (values.duration, "9" * 400 + "s"),
-        (values.when, "9" * 400 + "d"),
-        (values.json_value, "9" * 5_000),
-        (values.json_object, '{"a": ' + "9" * 5_000 + "}"),
-        (values.word_or_json, "9" * 5_000),
-        (values.word_or_json, "[" + "9" * 5_000 + "]"),
+        (params.duration, "9" * 400 + "s"),
+        (params.when, "9" * 400 + "d"),
+        (params.json_value, "9" * 5_000),
+        (params.json_object, '{"a": ' + "9" * 5_000 + "}"),
+        (params.word_or_json, "9" * 5_000),
+        (params.word_or_json, "[" + "9" * 5_000 + "]"),
     ],
 )
 def test_number_out_of_range_is_refused(read: Callable[[str], Any], text: str) -> None:

@@ -1,4 +1,4 @@
-"""Limits without a store: no window ever holds more than it may, and nothing is lost or kept forever."""
+"""Limits without a store: no window ever exceeds its limit, and no usage is lost or kept forever."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ NOW = 1_765_800_000.0
 
 
 def fill(limit: Limit, at: list[float]) -> tuple[LimitUsage, list[tuple[float, LimitShare]]]:
-    """Claims at these times, as far as there is room."""
+    """Make claims at these times while there is room."""
     used, granted = LimitUsage(), []
     for now in at:
         if (step := window_policy.take(limit, used, now)) is not None:

@@ -35,7 +35,7 @@ async def _produce(queue: Queue) -> list[str]:
 
 
 async def _work(queue: Queue, name: str) -> list[str]:
-    """Maintenance, too: whichever process has its turn counts and removes for all."""
+    """Work, and run maintenance, since any process may count and remove for all."""
     await loop.run_once(queue.engine, force=True)
     taken = await queue.claim(name, 8, start=True)
     await queue.batch.complete([{"token": assignment.token} for assignment in taken])

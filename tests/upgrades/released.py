@@ -27,5 +27,5 @@ def unpack(folder: Path) -> Path:
 
 
 def environment(package: Path | None, **more: str) -> dict[str, Any]:
-    """In which a process runs that code; None is ours."""
+    """Return the environment for that code; None means this version."""
     return {**os.environ, **({"PYTHONPATH": str(package)} if package else {}), **more}

@@ -28,7 +28,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path, postgres: Databases) -> Iterator[str]:
-    """A place without a queue."""
+    """The address of an empty store."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/queue.db"
         return
@@ -38,7 +38,7 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path, postgres: Database
 
 
 async def run(package: Path | None, *words: str) -> tuple[int, str]:
-    """A command of either version; its exit code and what it said."""
+    """Run a command of either version; return its exit code and output."""
     process = await asyncio.create_subprocess_exec(
         *[sys.executable, "-m", "shiftwork", *words],
         env=released.environment(package),
@@ -111,7 +111,7 @@ class Fleet:
                 await asyncio.sleep(0.05)
 
     async def until(self, *names: str) -> None:
-        """Each of these workers has completed so many more."""
+        """Wait until each of these workers has completed this many more."""
         enough = {name: len(self.completed.get(name, ())) + TURN for name in names}
 
         def reached() -> bool:

@@ -1,1 +1,1 @@
-"""Workers: in process on both stores, and in real processes that are killed, stopped and cut off."""
+"""Workers: in process on both stores, and in real processes that are killed, stopped and disconnected."""

@@ -1,4 +1,4 @@
-"""A runner of commands in a process of its own, and what tests do with it."""
+"""A command runner in a separate process, and helpers for its tests."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ class CommandRunner(Started):
         return self.start(AGENT, *AS_AGENT, *options)
 
     def run(self, command: list[str], *options: str) -> None:
-        """Let it do all there is."""
+        """Run until idle."""
         runner = self.start(command, "--until-idle", *options)
         assert runner.wait(PATIENCE_SEC) == 0, self.log()
 
@@ -42,7 +42,7 @@ class CommandRunner(Started):
         self.run(AGENT, *AS_AGENT, *options)
 
     def family(self, task_id: str) -> list[int]:
-        """What the fake agent has started, once both are there."""
+        """Return the processes that the fake agent has started, once both run."""
         file = self.work_dir / task_id / "family"
         pids = [int(line) for line in file.read_text().split()] if file.exists() else []
         return pids if len(pids) == 2 else []
@@ -63,7 +63,7 @@ def desk_on(url: str, tmp_path: Path) -> Iterator[CommandRunner]:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; one that is dead and not yet buried does not."""
+    """Return whether the process runs and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -72,20 +72,20 @@ def alive(pid: int) -> bool:
 
 
 async def ask(queue: Queue, prompt: str, **fields: Any) -> str:
-    """A task for the agent; tried again at once."""
+    """Submit a task for the agent, with immediate retries."""
     own = {"retry": {"strategy": "immediate"}, **fields}
     return (await queue.submit(type="code", spec={"prompt": prompt}, **own)).id
 
 
 async def begun(queue: Queue, mcp_server: CommandRunner, task_id: str) -> list[int]:
-    """The family of a running agent."""
+    """Wait for the child processes of a running agent and return them."""
     await until_status(queue, task_id, "running")
     await until(lambda: bool(mcp_server.family(task_id)))
     return mcp_server.family(task_id)
 
 
 async def messages(queue: Queue, task_id: str) -> list[tuple[str, str]]:
-    """What was notified of a task: kind and words."""
+    """Return the messages of a task: kind and text."""
     events = [
         event.data or {} for event in (await queue.tasks.history(task_id, limit=5000)).events if event.verb == "message"
     ]

@@ -1,4 +1,4 @@
-"""Fixtures for workers: a queue with the real clock on each store, and an outbox that is no other test's."""
+"""Fixtures for workers: a queue with the real clock on each store, and a separate outbox per test."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +15,6 @@ def _own_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def shop(store_url: str) -> AsyncIterator[Queue]:
-    """The queue as the producer and the operator hold it, beside the workers."""
+    """The queue of the producer and the operator, next to the workers."""
     async with Queue.open(store_url) as opened:
         yield opened

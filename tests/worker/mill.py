@@ -1,4 +1,4 @@
-"""A worker for real processes. Its handlers say in a folder what they do, and wait there for what they are told."""
+"""A worker for real processes. Its handlers report and wait for instructions through files in a folder."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ def _folder(ctx: Context) -> Path:
 
 @worker.handler("grind")
 async def grind(ctx: Context) -> int:
-    """Say which process works on it, then wait for `go`."""
+    """Report the process, then wait for `go`."""
     (_folder(ctx) / f"{ctx.token}.{os.getpid()}").touch()
     while not (_folder(ctx) / "go").exists():  # noqa: ASYNC110  # a test's file, not a service
         await asyncio.sleep(0.02)
@@ -24,13 +24,13 @@ async def grind(ctx: Context) -> int:
 
 @worker.handler("burst")
 async def burst(ctx: Context) -> None:
-    """Takes its process with it."""
+    """Kill the process."""
     os._exit(7)
 
 
 @worker.handler("leave")
 async def leave(ctx: Context) -> str:
-    """Takes its process with it the first time, by the exit code it is told."""
+    """End the process the first time, with the given exit code."""
     note = _folder(ctx) / f"{ctx.id}.left"
     if note.exists():
         return "done"
@@ -48,7 +48,7 @@ def chatter(ctx: Context) -> int:
 
 @worker.handler("deaf")
 async def deaf(ctx: Context) -> None:
-    """Hear nothing."""
+    """Ignore signals."""
     (_folder(ctx) / f"{ctx.token}.{os.getpid()}").touch()
     while True:
         try:

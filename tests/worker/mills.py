@@ -1,4 +1,4 @@
-"""A fleet in processes of its own, and what tests do with it: whichever way its workers reach the queue."""
+"""A fleet in separate processes, and helpers for its tests, with a database or a server."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ class Mill(Started):
         return [pid for _, pid in by_fence]
 
     async def holder(self, task_id: str, nth: int = 1) -> int:
-        """The process that works on a task, or that took it up as the n-th."""
+        """Return the process that works on a task, or its n-th holder."""
         await until(lambda: len(self.holders(task_id)) >= nth)
         return self.holders(task_id)[nth - 1]
 
@@ -71,7 +71,7 @@ async def stop(mill: subprocess.Popen[bytes]) -> int:
 
 
 async def kill_a_child(queue: Queue, mill: Mill) -> list[str]:
-    """A child of a running fleet is killed while it works; what it held cost an attempt and is done by others."""
+    """Kill a working child of a running fleet; its tasks lose an attempt and are completed by others."""
     fields = {**mill_task(mill), "retry": {"strategy": "immediate"}}  # a setting may be a second old elsewhere
     tasks = [made.id for made in await queue.submit_many([fields] * 4)]
     victim = await mill.holder(tasks[0])

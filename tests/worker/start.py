@@ -3,8 +3,8 @@
 import logging
 import sys
 
-from shiftwork.worker import processes as fleet
-from shiftwork.worker.command import run
+from shiftwork.worker import worker_processes as fleet
+from shiftwork.worker.load_worker import run
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)

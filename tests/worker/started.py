@@ -1,4 +1,4 @@
-"""Processes that a test has started, and the end of whatever it left running."""
+"""Processes that a test has started, all of which are ended with it."""
 
 import os
 import signal

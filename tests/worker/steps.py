@@ -1,4 +1,4 @@
-"""Steps that tests of workers take: wait for a fact, run a worker beside the test, tell its handlers to continue."""
+"""Common steps of tests of workers: wait for a condition, run a worker, let its handlers continue."""
 
 import asyncio
 import inspect
@@ -15,7 +15,7 @@ PATIENCE_SEC = 60.0
 
 
 async def until(fact: Callable[[], Awaitable[bool] | bool]) -> None:
-    """Look until it is so."""
+    """Poll until the condition holds."""
     deadline = time.monotonic() + PATIENCE_SEC
     while True:
         seen = fact()
@@ -34,7 +34,7 @@ async def until_status(queue: Queue, task_id: str, status: str) -> None:
 
 @asynccontextmanager
 async def at_work(worker: Worker, url: str) -> AsyncIterator[asyncio.Task[Summary]]:
-    """The worker runs beside the test and is stopped gracefully at its end."""
+    """Run a worker in the background and stop it gracefully at the end."""
     running = asyncio.create_task(worker.run(url))
     try:
         yield running
@@ -48,11 +48,11 @@ async def knows(queue: Queue | Client, agent_id: str) -> bool:
 
 
 async def verbs(queue: Queue, task_id: str) -> list[str]:
-    """What happened to a task, a word for each event."""
+    """Return the verbs of a task's events."""
     return [event.verb for event in (await queue.tasks.history(task_id)).events]
 
 
 async def beat_fast(queue: Queue, lease_sec: float) -> None:
-    """Leases that a test can outlive."""
+    """Set short leases."""
     await queue.settings.set("heartbeat_interval_sec", lease_sec / 4)
     await queue.settings.set("heartbeat_timeout_sec", lease_sec)

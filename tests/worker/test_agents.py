@@ -322,7 +322,7 @@ async def test_orphans_of_killed_runner_and_keeper_are_ended_by_next_runner(
 
 
 def _keeper_of(runner: int) -> int:
-    """The child of the runner that waits for its death."""
+    """Return the runner's child process that waits for the runner's death."""
     children = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
     commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
     return next(pid for pid, command in commands.items() if b"folders import keep" in command)

@@ -1,4 +1,4 @@
-"""Handlers whose own tasks raise what asyncio throws out of its loop: no one else pays for it."""
+"""Handlers whose own asyncio tasks raise base exceptions, which must not affect other handlers."""
 
 import asyncio
 import json

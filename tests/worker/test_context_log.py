@@ -1,4 +1,4 @@
-"""`ctx.log`: lines of a handler reach the task's log together, before its result, whichever way it ends."""
+"""`ctx.log`: lines of a handler reach the task's log in batches, before its result, with any outcome."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from shiftwork.model.errors import InputError
 from shiftwork.task_logs.model import NewLogLine
 from shiftwork.worker import Context, Fail, Release, Worker
 from shiftwork.worker.context import Handler
-from shiftwork.worker.log_sending import MAX_WAITING, LogSender
+from shiftwork.worker.log_sender import MAX_WAITING, LogSender
 from tests.client.serving import served
 from tests.server.running import Running
 from tests.worker.steps import at_work, until

@@ -1,4 +1,4 @@
-"""A handler that submits more than data, and what it is notified of its result."""
+"""Handlers that submit more than data, and callbacks after their results were accepted."""
 
 from typing import Any, NoReturn
 
@@ -43,7 +43,7 @@ async def test_accepted_callback_runs_only_after_acceptance(shop: Queue, store_u
 async def test_failing_callback_costs_no_result_and_no_slot(
     shop: Queue, store_url: str, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first of a batch fails when it is told; what is behind it, and the next batches, are reported."""
+    """The callback of the first result fails; the other results, and the next batches, are still reported."""
     worker = Worker(concurrency=6)
 
     def fail() -> NoReturn:
@@ -120,7 +120,7 @@ async def test_invalid_result_is_refused_with_its_path(shop: Queue, mistake: str
 
 
 async def test_unreported_task_is_released_at_the_end(shop: Queue, store_url: str) -> None:
-    """It should not come about; if it does, no one waits for its lease. What is in the outbox is not released."""
+    """This should not happen; if it does, the task need not wait for its lease. Tasks in the outbox stay claimed."""
     worker = Worker("worker")
     worker.handler("other")(lambda _: None)
     tasks = [made.id for made in await shop.submit_many([{"type": "code"}] * 2)]

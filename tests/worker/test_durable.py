@@ -1,4 +1,4 @@
-"""Handlers with steps and effects: what was done is not done again, and what no one knows is asked of a person."""
+"""Handlers with steps and effects: finished work is not repeated, and a person resolves unknown outcomes."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ def worker_of(handle: Handle) -> Worker:
 
 
 async def run(queue: Queue, handle: Handle, clock: MovedClock | None = None, **fields: Any) -> Any:
-    """A task's result, or None where there is none."""
+    """Run a task and return its result, or None."""
     made = await queue.submit({"type": "code", "retry": {"strategy": "immediate"}, **fields})
     await run_until_idle(worker_of(handle), queue, clock=clock)
     task = await queue.get(made.id)
@@ -238,7 +238,7 @@ async def test_effect_whose_begin_answer_was_lost_is_performed(
 def _break_each(
     operations: dict[str, type[Namespace]], monkeypatch: pytest.MonkeyPatch, *, done_first: bool = True
 ) -> None:
-    """The first call of each operation breaks off: before it has had its effect, or after it, unanswered."""
+    """Break the first call of each operation: before its effect, or after it but before the answer."""
     left = set(operations)
 
     def breaking(name: str, verb: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shiftwork import Queue
-from shiftwork.worker.command import load
+from shiftwork.worker.load_worker import load
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

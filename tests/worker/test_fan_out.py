@@ -1,4 +1,4 @@
-"""Handlers that spread their work over subtasks and go on with what came of them, failures included."""
+"""Handlers that distribute work over subtasks and continue with their outcomes, failures included."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +14,13 @@ from tests.worker.steps import verbs
 
 @dataclass
 class Size:
-    """What a typed task returns."""
+    """The result of a typed task."""
 
     chars: int
 
 
 def squarer(worker: Worker) -> list[int]:
-    """A handler of `square` that refuses negative numbers; the numbers it was given."""
+    """Register a handler of `square` that refuses negative numbers; return the numbers it received."""
     given: list[int] = []
 
     @worker.handler("square")
@@ -34,7 +34,7 @@ def squarer(worker: Worker) -> list[int]:
     return given
 
 
-async def test_handler_goes_on_with_partial_results(queue: Queue, clock: MovedClock) -> None:
+async def test_handler_continues_with_partial_results(queue: Queue, clock: MovedClock) -> None:
     worker = Worker()
     squarer(worker)
     seen: list[Subtask] = []
@@ -217,7 +217,7 @@ async def test_retried_subtask_does_not_change_what_a_map_returned(queue: Queue,
     assert [type(found) for (found,) in seen] == [TaskFailed, TaskFailed]
 
 
-async def test_two_maps_of_one_type_are_two_maps(queue: Queue, clock: MovedClock) -> None:
+async def test_two_maps_of_one_type_are_independent(queue: Queue, clock: MovedClock) -> None:
     worker = Worker()
     squarer(worker)
 

@@ -55,7 +55,7 @@ def _error(what: str) -> BaseException:
 
 
 class Unfinished(Fail):
-    """One whose author forgot to call ours."""
+    """An exception class whose author forgot to call the base constructor."""
 
     def __init__(self) -> None:
         pass
@@ -164,7 +164,7 @@ async def test_any_exception_fails_the_attempt_and_worker_continues(
 
 
 class Unreadable(Fail):
-    """Lacks what its base class has."""
+    """An exception class without the attributes of its base class."""
 
     def __init__(self, words: str) -> None:
         Exception.__init__(self, words)

@@ -1,4 +1,4 @@
-"""What is said to a handler while it works, and the file that a command finds it in."""
+"""Instructions to a running handler, and the file in which a command finds them."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ async def statuses(queue: Queue, task: str) -> list[str]:
     return [each.status for each in await queue.tasks.instructions(task)]
 
 
-async def test_handler_hears_what_is_said_while_it_runs(shop: Queue, store_url: str) -> None:
+async def test_handler_receives_instructions_while_it_runs(shop: Queue, store_url: str) -> None:
     worker, begun, heard = Worker("listener"), asyncio.Event(), list[str]()
 
     @worker.handler("long")
@@ -48,7 +48,7 @@ async def test_handler_hears_what_is_said_while_it_runs(shop: Queue, store_url: 
     assert await statuses(shop, task.id) == ["acknowledged"] * 4
 
 
-async def test_later_attempt_hears_everything_again_and_what_was_heard_before(shop: Queue, store_url: str) -> None:
+async def test_later_attempt_receives_all_instructions_again(shop: Queue, store_url: str) -> None:
     await shop.settings.set("retry.strategy", "immediate")
     worker = Worker("listener")
 
@@ -66,7 +66,7 @@ async def test_later_attempt_hears_everything_again_and_what_was_heard_before(sh
         assert await task.result() == [["one", True]]
 
 
-async def test_handler_that_does_not_ask_leaves_them_unread(shop: Queue, store_url: str) -> None:
+async def test_handler_that_reads_no_inbox_leaves_instructions_unread(shop: Queue, store_url: str) -> None:
     worker, go = Worker("deaf"), asyncio.Event()
 
     @worker.handler("long")
@@ -87,9 +87,7 @@ async def test_handler_that_does_not_ask_leaves_them_unread(shop: Queue, store_u
     assert await statuses(shop, task.id) == ["unread"]
 
 
-async def test_acknowledgement_that_did_not_get_through_goes_with_the_next(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lost_acknowledgement_is_sent_with_the_next(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     await queue.submit(type="code")
     (claim,) = await queue.claim("worker", start=True)
     await queue.tell(claim.id, "one")
@@ -107,7 +105,7 @@ async def test_acknowledgement_that_did_not_get_through_goes_with_the_next(
     assert await statuses(queue, claim.id) == ["acknowledged"]
 
 
-async def test_command_finds_instructions_in_a_file_as_they_come(shop: Queue, commands: CommandRunner) -> None:
+async def test_command_finds_new_instructions_in_a_file(shop: Queue, commands: CommandRunner) -> None:
     task = await ask(shop, "listen")
     await shop.as_caller("human:ada").tell(task, "before")
     script = 'cat "$SHIFTWORK_INBOX" > first; touch begun'

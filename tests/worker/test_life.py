@@ -1,4 +1,4 @@
-"""A worker from its registration to its stop: what it claims, beats for, is told to stop, and releases."""
+"""A worker from its registration to its stop: claims, heartbeats, cancellations and releases."""
 
 import asyncio
 import time
@@ -12,12 +12,12 @@ from shiftwork import Queue
 from shiftwork.model.errors import InputError, LeaseLost
 from shiftwork.store.store import Verb
 from shiftwork.worker import Context, Worker
-from shiftwork.worker.command import load
+from shiftwork.worker.load_worker import load
 from tests.worker.steps import at_work, beat_fast, knows, until, until_status, verbs
 
 
 class Gate:
-    """A handler that says when it has begun and continues when it is told."""
+    """A handler that reports its start and continues on request."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Semaphore(0)
@@ -236,7 +236,7 @@ async def test_plain_handler_can_see_its_cancellation(shop: Queue, store_url: st
 async def test_cancelled_task_reporting_progress_counts_as_cancelled(
     shop: Queue, store_url: str, *, swallows: bool
 ) -> None:
-    """A write of the handler meets the cancellation before any heartbeat does; its usage is still charged."""
+    """A write of the handler finds the cancellation before any heartbeat does; its usage is still charged."""
     worker = Worker("told", concurrency=1)
     begun, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -396,7 +396,7 @@ async def test_cancelled_waiting_claim_takes_no_task(shop: Queue, store_url: str
 
 
 async def test_claim_with_a_lost_answer_is_released_by_its_worker(shop: Queue, store_url: str) -> None:
-    """Its runtime beats, so no lease would ever end it; but no one works on it."""
+    """Its runtime sends heartbeats, so the lease would never expire, but no one works on it."""
     await beat_fast(shop, 0.8)
     worker, _ = gated()
     running = asyncio.create_task(worker.run(store_url, runtime_id="host-1"))

@@ -1,4 +1,4 @@
-"""What a worker opens once: before its first claim, closed after its last result, and found by every handler."""
+"""Resources of a worker: opened before its first claim, closed after its last result, available to every handler."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def never_yields() -> None: ...
 
 
 @pytest.mark.parametrize("function", [takes_an_argument, never_yields, "text"])
-def test_what_cannot_be_entered_is_refused_when_registered(function: Any) -> None:
+def test_object_that_is_no_context_manager_is_refused_when_registered(function: Any) -> None:
     with pytest.raises(InputError):
         Worker().lifespan(function)
 

@@ -23,7 +23,7 @@ def mill(store_url: str, tmp_path: Path) -> Iterator[Mill]:
 
 
 async def ready_mill(queue: Queue, mill: Mill) -> None:
-    """A worker that has nothing to do, and whose jobs have all just run."""
+    """Start an idle worker whose maintenance jobs have all just run."""
     await queue.settings.set("maintenance.retry_promoter_sec", SWEEP_SEC)
     await queue.settings.set("maintenance.rerank_sec", SWEEP_SEC)
     mill.start(1)

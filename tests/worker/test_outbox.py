@@ -13,7 +13,7 @@ from shiftwork import Queue
 from shiftwork.agents.known_process import process_of, this_process
 from shiftwork.model.reports import TaskResult
 from shiftwork.model.task import Usage
-from shiftwork.worker import Context, Worker, sending
+from shiftwork.worker import Context, Worker, result_sender
 from shiftwork.worker.delivery import ResultDelivery, Summary
 from shiftwork.worker.outbox import Outbox, StoredResult, default_folder, open_outbox
 from tests.races.fleet import handles
@@ -104,7 +104,7 @@ Outbox(pathlib.Path(sys.argv[1])).keep(StoredResult(sys.argv[2], TaskResult(1, u
 
 
 async def test_result_of_a_dead_process_is_charged_once(shop: Queue, store_url: str, tmp_path: Path) -> None:
-    """Its claim was taken back: anyone who hands it in is told so, and what it cost is booked all the same."""
+    """Its claim was reclaimed: the submitter of the result gets an error, but its cost is booked."""
     await shop.submit(type="code")
     (held,) = await shop.claim("worker", start=True, runtime_id="dead")
     subprocess.run([sys.executable, "-c", KEEP, str(tmp_path / "box"), held.token], check=True)  # noqa: ASYNC221  # it is short
@@ -119,18 +119,18 @@ async def test_result_of_a_dead_process_is_charged_once(shop: Queue, store_url: 
 
 
 async def test_slow_disk_delays_only_the_outbox(shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer arrives while the result is being written: then it need not be kept, and is not."""
-    writing, go_on, written = threading.Event(), threading.Event(), threading.Event()
+    """If the answer arrives while the result is being written, the file is not kept."""
+    writing, released, written = threading.Event(), threading.Event(), threading.Event()
     write = Outbox._write
 
     def write_slowly(self: Outbox, target: Path, text: bytes) -> None:
         writing.set()
-        go_on.wait(PATIENCE_SEC / 4)
+        released.wait(PATIENCE_SEC / 4)
         write(self, target, text)
         written.set()
 
     monkeypatch.setattr(Outbox, "_write", write_slowly)
-    monkeypatch.setattr(sending, "KEEP_AFTER_SEC", 0.05)
+    monkeypatch.setattr(result_sender, "KEEP_AFTER_SEC", 0.05)
     done = asyncio.Event()
     worker = Worker("worker")
 
@@ -147,7 +147,7 @@ async def test_slow_disk_delays_only_the_outbox(shop: Queue, store_url: str, mon
             await until(writing.is_set)
             assert not written.is_set(), "the loop stood still until it was written"
         await until_status(shop, task.id, "completed")
-        go_on.set()
+        released.set()
         await until(written.is_set)
         outbox = open_outbox(None, store_url, "default").folder
         assert outbox is not None

@@ -1,4 +1,4 @@
-"""Workers in real processes, killed, stopped and cut off: nothing is lost or accepted twice."""
+"""Workers in real processes, killed, stopped and disconnected: nothing is lost or accepted twice."""
 
 import asyncio
 import functools
@@ -18,10 +18,10 @@ from shiftwork import Queue
 from shiftwork.agents.known_process import process_of
 from shiftwork.model.errors import InputError
 from shiftwork.model.reports import TaskResult
-from shiftwork.worker import Worker, processes
-from shiftwork.worker.child import refusal
+from shiftwork.worker import Worker, worker_processes
+from shiftwork.worker.child_process import refusal
 from shiftwork.worker.outbox import StoredResult, default_folder
-from shiftwork.worker.processes import IDLE, Fleet
+from shiftwork.worker.worker_processes import IDLE, Fleet
 from tests.outages.relay import relay_to
 from tests.services import Postgres
 from tests.worker.command_runner import alive
@@ -41,7 +41,7 @@ def mill(store_url: str, tmp_path: Path) -> Iterator[Mill]:
 
 
 async def stop_outside_of_a_transaction(queue: Queue, process: subprocess.Popen[bytes]) -> None:
-    """A process that is stopped while it writes keeps others from writing; that is not the case meant here."""
+    """Stop a process outside of a transaction, since one stopped during a write would block other writers."""
     while True:
         process.send_signal(signal.SIGSTOP)
         await until(lambda: _stands_still(process.pid))
@@ -66,7 +66,7 @@ async def _holds_locks(queue: Queue) -> bool:
 
 
 def _stands_still(pid: int) -> bool:
-    """The signal is sent to all threads, and each stops when it next meets the kernel: one may still take a lock."""
+    """Return whether all threads have stopped: each stops at its next kernel entry, and may take a lock before."""
     stats = [stat.read_text(encoding="ascii", errors="replace") for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
     return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
@@ -227,7 +227,7 @@ async def test_refused_replacement_leaves_the_others_working(
 ) -> None:
     """The arguments of the fleet worked before; a later failure may be temporary, as during a deployment."""
     ends = iter([(1, ""), (1, refusal(InputError("halfway"))), (0, IDLE)])
-    monkeypatch.setattr(processes, "CRASH_SEC", 0.0)
+    monkeypatch.setattr(worker_processes, "CRASH_SEC", 0.0)
     monkeypatch.setattr(Fleet, "_run_child", lambda *_: asyncio.sleep(0, next(ends)))
     assert await Fleet("", Worker("a"), sqlite_url, 1, None, until_idle=True).run() == 0
     assert list(ends) == []
@@ -247,7 +247,7 @@ async def test_processes_of_a_killed_fleet_stop_gracefully(shop: Queue, mill: Mi
 
 SLOW_START = """
 import pathlib, sys, os, time
-if "shiftwork.worker.command" in sys.orig_argv:
+if "shiftwork.worker.load_worker" in sys.orig_argv:
     pathlib.Path(f"{os.getpid()}.starting").touch()
     while not pathlib.Path("go").exists():
         time.sleep(0.01)
@@ -262,7 +262,7 @@ def _starting(folder: Path) -> list[int]:
 async def test_interrupt_during_start_leaves_no_traceback(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """A terminal interrupts them all: before Python imports its first module, or during the last."""
+    """A terminal interrupts all of them, before Python imports its first module or during the last import."""
     app = "from shiftwork.worker import Worker\nworker = Worker()\nworker.handler('x')(print)\n"
     (tmp_path / "bare.py").write_text(app)
     (tmp_path / file).write_text(SLOW_START + (app if file == "bare.py" else ""))
@@ -286,7 +286,7 @@ async def test_interrupt_during_start_leaves_no_traceback(
 
 
 async def test_outbox_result_of_a_dead_worker_is_submitted_by_another(shop: Queue, mill: Mill) -> None:
-    """No one takes back what is done: its claim holds until the result is submitted, and nothing is done again."""
+    """Finished work is not reclaimed: its claim stays valid until the result is submitted, and nothing is repeated."""
     first = mill.start(1)
     (task,) = await submit(shop, mill)
     assert await mill.holder(task) == first.pid
@@ -327,7 +327,7 @@ def own_server() -> Iterator[Postgres]:
 async def cut_off_while_at_work(
     server: Postgres, tmp_path: Path, background: int = 0
 ) -> AsyncIterator[tuple[Queue, Mill, list[str], Path]]:
-    """A lone worker holds two tasks, the server goes away, the handlers finish: their results are in the outbox."""
+    """A single worker holds two tasks, the server stops, the handlers finish: their results are in the outbox."""
     if not server.running:
         server.start_again()
     url = server.dsn(server.create_database())
@@ -372,7 +372,7 @@ async def test_outbox_result_survives_its_worker(own_server: Postgres, tmp_path:
         assert list(folder.iterdir()) == []
 
 
-async def test_outbox_result_survives_its_worker_beside_another(own_server: Postgres, tmp_path: Path) -> None:
+async def test_outbox_result_survives_its_worker_next_to_another(own_server: Postgres, tmp_path: Path) -> None:
     """The other worker reconnects first, and sees that the process is gone."""
     async with cut_off_while_at_work(own_server, tmp_path, background=1) as (queue, mill, tasks, folder):
         (killed,) = {pid for task in tasks for pid in mill.holders(task)}
@@ -386,7 +386,7 @@ async def test_outbox_result_survives_its_worker_beside_another(own_server: Post
 
 
 async def test_results_finished_during_a_silent_network_are_submitted(postgres_url: str, tmp_path: Path) -> None:
-    """No one is told that the connections are gone, and for a while there are no new ones."""
+    """The connections are dropped silently, and for a while there are no new ones."""
     async with relay_to(postgres_url) as (relay, url), await Queue.open(postgres_url) as queue:
         await queue.settings.set("operation_max_sec", 2)
         folder = default_folder(url)
@@ -410,7 +410,7 @@ async def test_results_finished_during_a_silent_network_are_submitted(postgres_u
 
 
 def _below(pid: int) -> list[int]:
-    """The process and all that it has started, and so on."""
+    """Return the process and all its descendants."""
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -448,7 +448,7 @@ async def test_fleet_processes_do_not_show_the_store_password(
                 lambda: _arguments(_below(fleet.pid)).count("sleep 600") >= 2 + 1
             )  # the fleet's own, and theirs
             shown = _arguments(_below(fleet.pid))
-            assert shown.count("shiftwork.worker.command") == 2
+            assert shown.count("shiftwork.worker.load_worker") == 2
             assert "opensesame" not in shown
             for task in tasks:
                 await queue.cancel(task.id)

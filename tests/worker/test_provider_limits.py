@@ -29,7 +29,7 @@ def claude(result: str, *between: dict[str, Any], **final: Any) -> list[dict[str
 
 
 def synthetic(error: str) -> dict[str, Any]:
-    """The message that Claude Code itself puts in the place of the model's answer."""
+    """Return the message that Claude Code shows instead of the model's answer."""
     return {"type": "assistant", "error": error, "message": {"id": "m", "model": "<synthetic>", "content": []}}
 
 
@@ -60,7 +60,7 @@ async def run(
     code: int = 1,
     options: tuple[str, ...] = (),
 ) -> list[Any]:
-    """The tasks after an agent has printed one of these for each, and ended."""
+    """Run an agent that prints one of these outputs per task; return the tasks."""
     folder = mcp_server.work_dir.parent / "printed"
     folder.mkdir()
     tasks = [await ask(shop, str(number)) for number, _ in enumerate(outputs)]
@@ -113,7 +113,7 @@ async def test_opencode_headers_are_read(shop: Queue, commands: CommandRunner) -
     assert 1_680 < task.available_at - shop.now() <= 1_800
 
 
-async def test_overload_rests_the_model_where_the_agent_names_it(shop: Queue, commands: CommandRunner) -> None:
+async def test_overload_pauses_the_model_that_the_agent_names(shop: Queue, commands: CommandRunner) -> None:
     overloads = [
         claude("API Error: 529 Overloaded", synthetic("overloaded"), api_error_status=529),
         codex("Selected model is at capacity. Please try a different model."),
@@ -178,7 +178,7 @@ async def test_successful_reconnect_of_codex_is_not_a_failure(shop: Queue, comma
     assert task.status == "completed"
 
 
-async def test_tokens_of_codex_are_priced_so_that_a_cost_limit_binds_it(shop: Queue, commands: CommandRunner) -> None:
+async def test_tokens_of_codex_are_priced_so_that_its_cost_limit_applies(shop: Queue, commands: CommandRunner) -> None:
     used = {"input_tokens": 1_000_000, "cached_input_tokens": 800_000, "output_tokens": 10_000}
     events: list[dict[str, Any]] = [{"type": "thread.started"}, {"type": "turn.completed", "usage": used}]
     (task,) = await run(shop, commands, events, code=0, options=("--model", "gpt-5-codex"))
@@ -205,7 +205,7 @@ class ApiError(Exception):
 
 
 async def after(shop: Queue, error: Exception) -> Any:
-    """The task after its handler has raised this."""
+    """Run a handler that raises this; return the task."""
     worker = Worker(provider="openai", account="team")
 
     @worker.handler("code")
@@ -225,7 +225,7 @@ async def test_headers_of_a_raised_error_set_the_wait(shop: Queue) -> None:
     assert [rests.key for rests in await shop.cooldowns.list()] == ["provider:openai,account:team"]
 
 
-async def test_raised_401_rests_its_account(shop: Queue) -> None:
+async def test_raised_401_pauses_its_account(shop: Queue) -> None:
     task = await after(shop, ApiError("no", 401, {}))
     assert (task.status, task.failure_reason, task.attempts) == ("ready", "auth_failure", 0)
     assert [(rests.key, rests.until) for rests in await shop.cooldowns.list()] == [

@@ -13,7 +13,7 @@ from shiftwork import Client, Queue
 from shiftwork.agents.known_process import Process
 from shiftwork.model.errors import InputError
 from shiftwork.worker import Context, Worker
-from shiftwork.worker.roster import Note, Roster
+from shiftwork.worker.local_runtimes import Note, Roster
 from tests.client.serving import served
 from tests.server.running import Running
 from tests.worker.command_runner import CommandRunner, ask, desk_on
@@ -41,7 +41,7 @@ async def begun(queue: Queue, mcp_server: CommandRunner, task_id: str) -> None:
 
 
 async def recovered(queue: Queue) -> None:
-    """Any loss is put back at once and costs nothing, so that it can be told from a lease that ran out."""
+    """Lost tasks return at once and without cost, to distinguish them from expired leases."""
     await queue.settings.change({"recover": "requeue", "runtime_offline_sec": 3600, "heartbeat_timeout_sec": 3600})
 
 
@@ -96,7 +96,7 @@ async def test_worker_ending_normally_leaves_no_roster_file(server: Running) -> 
 
 
 async def test_roster_files_of_another_host_are_ignored(server: Running) -> None:
-    """Machines that share a home directory may not share its locks; their leases decide."""
+    """Machines that share a home directory may not share its locks, so only leases end their claims."""
     async with Client.open(server.url) as client:
         roster = Roster(client.url, "default")
         entry = roster.enter("theirs")

@@ -66,7 +66,7 @@ async def test_signal_stops_every_worker_of_a_process(
 
 
 def _listens(program: subprocess.Popen[bytes], number: signal.Signals) -> bool:
-    """Whether the process catches the signal instead of dying of it."""
+    """Return whether the process handles the signal."""
     status = Path(f"/proc/{program.pid}/status").read_text()
     (caught,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")]
     return bool(int(caught, 16) >> (number - 1) & 1)

@@ -1,4 +1,4 @@
-"""Someone met a rate limit: handlers that run are told to go slow."""
+"""After a rate limit, running handlers are told to slow down."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What is notified of a command keeps no one waiting."""
+"""Reporting a command's output delays nothing."""
 
 import asyncio
 from types import SimpleNamespace

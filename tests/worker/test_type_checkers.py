@@ -1,4 +1,4 @@
-"""Typed tasks as mypy and pyright see them: what is right passes, each mistake is found."""
+"""Typed tasks under mypy and pyright: correct code passes, each mistake is found."""
 
 import json
 import os
@@ -100,7 +100,7 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.starts
 
 
 def mypy(file: Path) -> set[int]:
-    """The lines that mypy complains of."""
+    """Return the lines with errors of mypy."""
     options = ["--strict", "--cache-dir", str(file.parent / "cache"), "--output", "json", "--follow-imports", "silent"]
     command = [sys.executable, "-m", "mypy", "--config-file", os.devnull, *options, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)

@@ -165,7 +165,7 @@ async def test_worker_registers_its_types_when_it_starts(shop: Queue, store_url:
     assert refused.value.where == "task.payload.n"
 
 
-async def test_worker_with_options_that_make_no_sense_does_not_start(shop: Queue, store_url: str) -> None:
+async def test_worker_with_invalid_options_does_not_start(shop: Queue, store_url: str) -> None:
     wrong = Worker("ada")
 
     @wrong.task(retry={"strategy": "schedule"})

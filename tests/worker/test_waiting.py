@@ -1,4 +1,4 @@
-"""Handlers that wait for a time, an event or a person: they give their slot back, and continue where they were."""
+"""Handlers that wait for a time, an event or a person: they release their slot, and continue where they were."""
 
 from typing import Any
 

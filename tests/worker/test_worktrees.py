@@ -91,7 +91,7 @@ async def test_cleaned_worktree_leaves_its_branch(sqlite_url: str, tmp_path: Pat
     assert f"shiftwork/{task}" in git(repository, "branch")
 
 
-def test_what_is_no_repository_is_refused(repository: Path, tmp_path: Path) -> None:
+def test_folder_that_is_not_a_repository_is_refused(repository: Path, tmp_path: Path) -> None:
     for text in (str(tmp_path), f"{repository}@nowhere", f"{repository}@--all", f"{tmp_path}/none", f"{repository}@"):
         with pytest.raises(InputError):
             worktrees.parse(text)

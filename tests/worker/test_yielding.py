@@ -1,4 +1,4 @@
-"""A worker whose task is asked to yield: released without cost, its steps kept, and taken up again afterwards."""
+"""A worker whose task is asked to yield: released without cost, its steps kept, and continued afterwards."""
 
 import asyncio
 import threading

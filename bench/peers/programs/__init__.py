@@ -1,1 +1,1 @@
-"""One program for each queue, run with the Python or the Node.js of its own; `common` says which verbs each has."""
+"""One program for each queue, run in its own Python or Node.js environment; `common` lists their verbs."""

@@ -1,4 +1,4 @@
-// What the Node.js programs of the queues share; the verbs are those of common.py.
+// Shared by the Node.js programs of the queues; the verbs are those of common.py.
 import fs from "node:fs";
 
 const EVERY_MS = 50;

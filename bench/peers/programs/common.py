@@ -1,15 +1,15 @@
-"""What the Python programs of the queues share: their verbs, how a task leaves its mark, and how time is taken.
+"""Shared by the Python programs of the queues: their verbs, the marks that tasks write, and the timing.
 
     PROGRAM prepare URL              make the tables
     PROGRAM single URL COUNT         submit one by one; prints the seconds that took
-    PROGRAM bulk URL COUNT MIXED     submit in batches of 1000 (or make a backlog, where there is no such call)
+    PROGRAM bulk URL COUNT MIXED     submit in batches of 1000 (or fill the table directly if there is no such call)
     PROGRAM send URL COUNT           submit a task every 50 ms that carries the time of the call
     PROGRAM hang URL                 submit a task that never ends
     PROGRAM work URL SETTINGS        work until stopped
     PROGRAM serve STORE              over HTTP: serve until stopped; prints the URL
     PROGRAM agents URL COUNT         50 at once, one task at a time each; prints the seconds that took
 
-A task writes one byte to the file PEER_MARKS, or how many nanoseconds ago it was submitted.
+A task writes one byte, or its age in nanoseconds, to the file PEER_MARKS.
 """
 
 import os
@@ -27,7 +27,7 @@ _open: dict[int, int] = {}
 
 
 def mark(sent: int | None = None) -> None:
-    """Called by a task. Some queues fork their workers, so the file is opened by each process for itself."""
+    """Write the mark of a task. Some queues fork their workers, so each process opens the file itself."""
     now, pid = time.time_ns(), os.getpid()
     if pid not in _open:
         _open[pid] = os.open(MARKS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -35,7 +35,7 @@ def mark(sent: int | None = None) -> None:
 
 
 def priority(number: int) -> int:
-    """A hundred priorities, a hundred tasks in a row of each."""
+    """Return one of a hundred priorities; a hundred consecutive tasks share one."""
     return number // 100 % 100
 
 
@@ -59,7 +59,7 @@ def paced(count: int, send: Callable[[int], object]) -> None:
 
 
 def free_ports(count: int) -> int:
-    """The first of so many in a row, below those from which the kernel numbers outgoing connections."""
+    """Return the first of `count` consecutive free ports below the kernel's ephemeral range."""
     for first in random.SystemRandom().sample(range(20_000, 32_000 - count), 100):
         try:
             for port in range(first, first + count):

@@ -16,7 +16,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def launch(url: str) -> None:
-    name = f"bench-{os.getpid()}"  # of one name, a second process would run what the first is running
+    name = f"bench-{os.getpid()}"  # with the same name, a second process would run what the first is running
     config = {"name": "bench", "system_database_url": url, "log_level": "ERROR", "executor_id": name}
     DBOS(config={**config, "application_version": "bench"})  # type: ignore[typeddict-item]  # no types here
 
@@ -53,7 +53,7 @@ def single(url: str, count: int) -> None:
 
 
 def bulk(url: str, count: int, mixed: int) -> None:
-    """It has no call for many: the rows of a hundred workflows are copied."""
+    """Copy the rows of a hundred workflows, since there is no bulk call."""
     client = DBOSClient(system_database_url=url)
     own = min(count, 100)
     for number in range(own):

@@ -38,7 +38,7 @@ def single(_url: str, count: int) -> None:
 
 
 def bulk(url: str, count: int, mixed: int) -> None:
-    """It has no call for many: one message is copied."""
+    """Copy the row of one message, since there is no bulk call."""
     noop(0)
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         connection.execute(

@@ -44,7 +44,7 @@ def single(_url: str, count: int) -> None:
 
 
 def bulk(_url: str, count: int, mixed: int) -> None:
-    """A batch has one priority."""
+    """Submit in batches; each batch has one priority."""
     with client.open(), timed():
         for batch in batches(count, 100 if mixed else 1000):
             task = noop.configure(priority=priority(batch[0])) if mixed else noop

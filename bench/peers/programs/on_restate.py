@@ -1,6 +1,6 @@
 """Restate over HTTP: its server, which calls the tasks itself, and a service of three handlers under Hypercorn.
 
-The server is at PORT of the URL, its administration one above, its own node two above, the service three above.
+The server listens on the URL's port; its admin API, its node and the service on the next three ports.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def config(url: str, settings: str = "default") -> Config:
 
 
 def serve(folder: str) -> None:
-    """Start the server, make the service known to it, print where it is, and stay."""
+    """Start the server, register the service, print the server's URL, and serve until stopped."""
     port = free_ports(4)
     url = f"http://127.0.0.1:{port}"
     variables = {
@@ -88,7 +88,7 @@ def wait_for(url: str) -> None:
 
 
 async def register(url: str) -> None:
-    """The server asks the service what it has, so that runs meanwhile."""
+    """Register the service. It runs meanwhile, since the server asks it for its handlers."""
     done = asyncio.Event()
     running = asyncio.create_task(serve_app(app, config(url), shutdown_trigger=done.wait))  # type: ignore[arg-type]  # as documented
     async with aiohttp.ClientSession() as http:
@@ -121,7 +121,7 @@ def single(url: str, count: int) -> None:
 
 
 def by_callers(url: str, count: int, handler: str) -> None:
-    """50 callers at once, one call at a time each."""
+    """Call the handler from 50 concurrent callers, one call at a time each."""
 
     async def call() -> None:
         numbers = iter(range(count))

@@ -1,4 +1,4 @@
-"""Shiftwork on SQLite, PostgreSQL or over HTTP. Also run with another checkout's `src`: public names only."""
+"""Shiftwork on SQLite, PostgreSQL or over HTTP. Uses public names only, since it also runs with other checkouts."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ async def hang(_context: Context) -> None:
 
 def run(main: Any) -> None:
     try:
-        import uvloop  # noqa: PLC0415  # as the worker: where it is installed
+        import uvloop  # noqa: PLC0415  # like the worker: if installed
 
         uvloop.run(main)
     except ImportError:
@@ -101,7 +101,7 @@ def work(url: str, settings: str) -> None:
 
 
 def serve(store: str) -> None:
-    """The server itself prints its address as JSON; the caller wants the address alone."""
+    """Start a server and print only its address; the server prints it as JSON."""
     line = [sys.executable, "-m", "shiftwork", "serve", "--store", store, "--port", "0", "--json"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -110,7 +110,7 @@ def serve(store: str) -> None:
 
 
 def agents(url: str, _count: int) -> None:
-    """All that is ready, by 50 agents in this process."""
+    """Drain all ready tasks with 50 agents in this process."""
 
     async def drain() -> None:
         async with await open_queue(url) as queue:
@@ -127,7 +127,7 @@ def agents(url: str, _count: int) -> None:
 
 
 def crowd(url: str, seconds: int) -> None:
-    """200 agents wait, each for one task at a time, while 200 tasks a second arrive; milliseconds to the claim."""
+    """Print the milliseconds from submit to claim: 200 agents wait for one task each, 200 tasks a second arrive."""
 
     async def wait() -> None:
         count, waits, done = 200 * seconds, list[float](), asyncio.Event()

@@ -22,17 +22,17 @@ type BodyOf<Op> = Op extends { requestBody: infer Body }
     ? { body?: Json<NonNullable<Body>> }
     : unknown;
 
-/** What a call of an operation takes. */
+/** The arguments of an operation. */
 export type Request<K extends OperationName> = CallOptions & { query?: Query<operations[K]> } & PathOf<operations[K]> &
   BodyOf<operations[K]>;
-/** What an operation answers. */
+/** The answer of an operation. */
 export type Answer<K extends OperationName> = Success<operations[K]["responses"]>;
 
 export interface CallOptions {
   signal?: AbortSignal | undefined;
-  /** Calls with the same key take effect once. A new one for each call unless given. */
+  /** Calls with the same key take effect once. The default is a new key for each call. */
   idempotencyKey?: string;
-  /** For how long a call is repeated while the server is away; that of the client unless given. */
+  /** How long to retry while the server is unavailable; default: the client's `patienceMs`. */
   patienceMs?: number;
 }
 
@@ -44,7 +44,7 @@ export interface ClientOptions {
   workspace?: string;
   /** Recorded in the events of each call. */
   actor?: string;
-  /** For how long a call is repeated while the server cannot be reached: 10 s unless given. */
+  /** How long to retry a call while the server is unavailable; default 10 s. */
   patienceMs?: number;
   fetch?: typeof fetch;
 }
@@ -56,10 +56,10 @@ interface Sent extends CallOptions {
   body?: unknown;
 }
 
-const AWAY = new Set([429, 502, 503, 504]);
+const RETRIED_STATUSES = new Set([429, 502, 503, 504]);
 const RETRY_MS = 200;
 const MAX_RETRY_MS = 2_000;
-/** A server waits at most this long for a result; then it is asked again. */
+/** The longest that a server waits for a result; then the client asks again. */
 const MAX_WAIT_SEC = 25;
 
 export class Client {
@@ -71,7 +71,7 @@ export class Client {
     this.#options = typeof options === "string" ? { url: options } : options;
     const parsed = new URL(this.#options.url);
     if (!/^https?:$/.test(parsed.protocol) || parsed.username || parsed.password) {
-      throw new TypeError("expected the address of a server, http://host:port, without a password in it");
+      throw new TypeError("expected the address of a server, http://host:port, without a user and a password");
     }
     this.url = parsed.href.replace(/\/+$/, "");
     this.#fetch = this.#options.fetch ?? globalThis.fetch.bind(globalThis);
@@ -86,7 +86,7 @@ export class Client {
     const sent: RequestInit = { method, headers: this.#headers(method, request) };
     if (request.body !== undefined) sent.body = JSON.stringify(request.body);
     const patience = request.patienceMs ?? this.#options.patienceMs ?? 10_000;
-    return this.#repeated(address, sent, patience, request.signal);
+    return this.#withRetries(address, sent, patience, request.signal);
   }
 
   #address(template: string, path: Record<string, unknown> = {}, query: Record<string, unknown> = {}): string {
@@ -109,8 +109,8 @@ export class Client {
     return headers;
   }
 
-  /** While the server is away, a call is sent again: its key makes it take effect once. */
-  async #repeated(address: string, sent: RequestInit, patienceMs: number, signal?: AbortSignal): Promise<unknown> {
+  /** Retry while the server is unavailable. The idempotency key lets the call take effect only once. */
+  async #withRetries(address: string, sent: RequestInit, patienceMs: number, signal?: AbortSignal): Promise<unknown> {
     const deadline = Date.now() + patienceMs;
     for (let delay = RETRY_MS; ; delay = Math.min(delay * 2, MAX_RETRY_MS)) {
       let failure: Error;
@@ -119,7 +119,7 @@ export class Client {
         const text = await answer.text();
         if (answer.ok) return text ? JSON.parse(text) : null;
         failure = errorOf(answer.status, parsed(text));
-        if (!AWAY.has(answer.status)) throw new Refused(failure);
+        if (!RETRIED_STATUSES.has(answer.status)) throw new Refused(failure);
         const asked = Number(answer.headers.get("retry-after"));
         if (asked > 0) delay = asked * 1000;
       } catch (error) {
@@ -150,12 +150,12 @@ export class Client {
     return this.call("cancel", { ...options, path: { task_id: taskId }, body: { reason } });
   }
 
-  /** Send an instruction to the agent that holds a task, or that claims it next. It comes with the next heartbeat. */
+  /** Send an instruction to the agent that holds a task, or claims it next. The next heartbeat delivers it. */
   tell(taskId: string, text: string, options: CallOptions = {}): Promise<Schemas["Instruction"]> {
     return this.call("tell", { ...options, path: { task_id: taskId }, body: { text } });
   }
 
-  /** What was sent to the agents of a task, in order, and whether each was delivered and acknowledged. */
+  /** The instructions sent to the agents of a task, in order, and whether each was delivered and acknowledged. */
   async instructions(taskId: string, options: CallOptions = {}): Promise<Schemas["Instruction"][]> {
     return (await this.call("tasks_instructions", { ...options, path: { task_id: taskId } })).instructions;
   }
@@ -166,8 +166,8 @@ export class Client {
   }
 
   /**
-   * Wait for the end of a task. Throws `TaskFailed`, `TaskCancelled`, `NotFound`, and `ResultTimeout` after
-   * `timeoutSec` (without it, waits as long as it takes). The server waits; nothing is polled.
+   * Wait for the result of a task. Throws `TaskFailed`, `TaskCancelled`, `NotFound`, and `ResultTimeout` after
+   * `timeoutSec` (without it, waits as long as it takes). Uses long polling.
    */
   async result(taskId: string, options: CallOptions & { timeoutSec?: number } = {}): Promise<Result> {
     const { timeoutSec = Number.POSITIVE_INFINITY, ...call } = options;
@@ -185,7 +185,7 @@ export class Client {
   }
 }
 
-/** Carries a refusal out of the loop that repeats. */
+/** Carries a refusal out of the retry loop. */
 class Refused extends Error {
   constructor(cause: Error) {
     super(cause.message, { cause });
@@ -200,7 +200,7 @@ function parsed(text: string): unknown {
   }
 }
 
-/** Wait, unless the signal says stop; then its reason is thrown. */
+/** Sleep. If the signal aborts, throw its reason. */
 export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason);

@@ -1,4 +1,4 @@
-/** What a handler is given: its task, and what it may do under its claim. */
+/** The argument of a handler: its task, and the operations that its claim allows. */
 
 import type { Client, NewTask, Schemas, Submitted, Task, Usage } from "./client.js";
 import { LeaseLost } from "./errors.js";
@@ -16,7 +16,7 @@ export class Fail extends Error {
   }
 }
 
-/** Thrown by a handler: give the task back, without an attempt being counted. */
+/** Thrown by a handler: release the task without counting an attempt. */
 export class Release extends Error {
   constructor(message = "released by its handler") {
     super(message);
@@ -29,10 +29,10 @@ export class Context<Payload = Record<string, unknown>> {
   readonly token: string;
   /** The model that the queue chose for this attempt, if the task asks for one. */
   readonly model: string | null;
-  /** Aborted when the task is cancelled, its lease is lost, or its worker stops. Hand it to `fetch` and the like. */
+  /** Aborted if the task is cancelled, its lease is lost, or the worker stops. Pass it to `fetch` and similar calls. */
   readonly signal: AbortSignal;
   readonly #client: Client;
-  /** Null for the cost means that the queue computes it from tokens and model. */
+  /** If the cost is null, the queue computes it from tokens and model. */
   readonly #usage: { cost_usd: number | null; tokens_in: number; tokens_out: number; tokens_cached: number } = {
     cost_usd: null,
     tokens_in: 0,
@@ -40,8 +40,8 @@ export class Context<Payload = Record<string, unknown>> {
     tokens_cached: 0,
   };
   #yields: string | null = null;
-  /** The number of the last instruction that the handler has had. */
-  #heard = 0;
+  /** The number of the last instruction that the handler received. */
+  #lastInstruction = 0;
 
   constructor(client: Client, assignment: Schemas["AssignmentRecord"], signal: AbortSignal) {
     this.#client = client;
@@ -63,7 +63,7 @@ export class Context<Payload = Record<string, unknown>> {
     return (this.task.payload ?? {}) as Payload;
   }
 
-  /** Why this task should make way soon for an urgent one; null while it need not. */
+  /** Why this task should soon make way for an urgent one; null if it need not. */
   get yields(): string | null {
     return this.#yields;
   }
@@ -74,21 +74,21 @@ export class Context<Payload = Record<string, unknown>> {
   }
 
   /**
-   * What people and programs said to this task since the last call, in order, and acknowledged by this call. The first
-   * call begins with all there are, also those that an earlier attempt has had (`acknowledged_at`).
+   * Returns and acknowledges the instructions sent to this task since the last call, in order. The first call returns
+   * all of them, also those that an earlier attempt acknowledged (`acknowledged_at`).
    */
   async inbox(): Promise<Schemas["Instruction"][]> {
     const path = { task_id: this.id };
-    const body = { token: this.token, after: this.#heard };
+    const body = { token: this.token, after: this.#lastInstruction };
     const { instructions } = await this.#client.call("claims_inbox", { path, body, signal: this.signal });
     const last = instructions.at(-1)?.seq;
     if (last === undefined) return [];
     await this.#client.call("claims_acknowledge", { path, body: { token: this.token, seq: last }, signal: this.signal });
-    this.#heard = last;
+    this.#lastInstruction = last;
     return instructions;
   }
 
-  /** Do something once, however often the task is tried: a finished step returns its stored result. */
+  /** Run an action and store its result. Later attempts get the stored result instead of running it again. */
   async step<T>(name: string, action: () => T | Promise<T>, options: { usage?: Usage } = {}): Promise<T> {
     const path = { task_id: this.id };
     const begun = await this.#client.call("steps_begin", { path, body: { token: this.token, name }, signal: this.signal });
@@ -106,19 +106,19 @@ export class Context<Payload = Record<string, unknown>> {
     return (await this.#client.call("spawn", { path: { task_id: this.id }, body, signal: this.signal })).tasks;
   }
 
-  /** Say how far the work is. */
+  /** Report progress. */
   async progress(progress: unknown): Promise<void> {
     const body = { token: this.token, progress };
     await this.#client.call("claims_progress", { path: { task_id: this.id }, body, signal: this.signal });
   }
 
-  /** Add a line to what the task's page shows of the agent's work. */
+  /** Add a line to the agent's messages on the task's page. */
   async message(text: string, kind: "text" | "tool_call" | "error" = "text"): Promise<void> {
     const body = { token: this.token, kind, text };
     await this.#client.call("claims_message", { path: { task_id: this.id }, body, signal: this.signal });
   }
 
-  /** Add to what this attempt has cost; it is booked with its result. */
+  /** Add to the usage of this attempt, which is booked with its result. */
   spent(usage: Usage): void {
     if (usage.cost_usd != null) this.#usage.cost_usd = (this.#usage.cost_usd ?? 0) + usage.cost_usd;
     this.#usage.tokens_in += usage.tokens_in ?? 0;
@@ -132,7 +132,7 @@ export class Context<Payload = Record<string, unknown>> {
     return cost_usd !== null || tokens_in || tokens_out ? { ...this.#usage } : null;
   }
 
-  /** Throws `LeaseLost` or the reason of the stop, if the work is to end. */
+  /** Throws `LeaseLost`, or the reason for the stop, if the handler has to end. */
   check(): void {
     if (this.signal.aborted && this.signal.reason instanceof LeaseLost) throw this.signal.reason;
     this.signal.throwIfAborted();

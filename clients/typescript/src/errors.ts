@@ -1,6 +1,6 @@
 /** Errors of the server, each with a stable code, and errors of this client. */
 
-/** An answer that is not a success: RFC 9457 with Shiftwork's code, hint and facts. */
+/** The body of an error response: RFC 9457 with Shiftwork's code, hint and facts. */
 export interface Problem {
   status: number;
   code: string;
@@ -33,22 +33,22 @@ export class ShiftworkError extends Error {
   }
 }
 
-/** The claim no longer holds: another agent may have the task. Nothing was changed. */
+/** The claim is no longer valid: another agent may have the task. Nothing was changed. */
 export class LeaseLost extends ShiftworkError {}
 
-/** There is no such task, or not for this caller. */
+/** It does not exist, or the caller may not see it. */
 export class NotFound extends ShiftworkError {}
 
-/** The task whose result was asked for failed for good; `facts` say why. */
+/** The task whose result was requested has failed for good; `facts` say why. */
 export class TaskFailed extends ShiftworkError {}
 
-/** The task whose result was asked for was cancelled. */
+/** The task whose result was requested was cancelled. */
 export class TaskCancelled extends ShiftworkError {}
 
-/** The task has not ended in time. It continues. */
+/** The task did not end within the timeout. It continues. */
 export class ResultTimeout extends ShiftworkError {}
 
-/** The server could not be reached, or did not answer in the form of the API. */
+/** The server could not be reached, or its answer was not one of the API. */
 export class ServerUnavailable extends ShiftworkError {
   constructor(detail: string, status = 0, options?: ErrorOptions) {
     super({ status, code: "store_unavailable", detail, hint: "Check the address and that the server runs." }, options);
@@ -63,7 +63,7 @@ const CLASSES: Record<string, new (problem: Problem) => ShiftworkError> = {
   result_timeout: ResultTimeout,
 };
 
-/** The error that an answer of the server describes. */
+/** The error that a response of the server describes. */
 export function errorOf(status: number, body: unknown): ShiftworkError {
   const problem = body as Partial<Problem> | null;
   if (typeof problem !== "object" || problem === null || typeof problem.code !== "string") {

@@ -1,4 +1,4 @@
-/** A worker: claims tasks, keeps their leases, runs handlers, reports what came of them, and stops gracefully. */
+/** A worker: claims tasks, keeps their leases, runs handlers, reports their results, and stops gracefully. */
 
 import { type Client, type Schemas, sleep } from "./client.js";
 import { Context, Fail, Release } from "./context.js";
@@ -10,28 +10,28 @@ export type Handler<Payload = Record<string, unknown>, Output = unknown> = (
 
 export interface WorkerOptions {
   agentId: string;
-  /** How many tasks it works on at once: 1 unless given. */
+  /** How many tasks it runs at once; default 1. */
   concurrency?: number;
   capabilities?: string[];
   models?: string[];
   provider?: string;
   account?: string;
-  /** How long running handlers have to end after `stop`: 30 s unless given. */
+  /** How long running handlers may continue after `stop`; default 30 s. */
   stopGraceMs?: number;
-  /** Called with what is worth a line of a log. */
+  /** Receives log lines; default `console.error`. */
   log?: (line: string, error?: unknown) => void;
 }
 
 export interface RunOptions {
-  /** End when nothing can be claimed and nothing runs. */
+  /** Return once nothing can be claimed and nothing is running. */
   untilIdle?: boolean;
   /** Stops the worker when it is aborted, as `stop` does. */
   signal?: AbortSignal;
-  /** Whether SIGTERM and SIGINT stop the worker, where there is a process: yes unless given. */
+  /** Stop on SIGTERM and SIGINT if the platform has them (Node); default true. */
   handleSignals?: boolean;
 }
 
-/** What became of the tasks of a run. */
+/** The tasks of one run, counted by outcome. */
 export interface Summary {
   completed: number;
   failed: number;
@@ -43,14 +43,14 @@ export interface Summary {
 interface Running {
   context: Context;
   abort: AbortController;
-  /** Why the queue or the worker wants it ended. */
+  /** Why the handler has to end early; null while it need not. */
   ending: "cancelled" | "lost" | "stopped" | null;
   done: Promise<void>;
 }
 
 const CLAIM_WAIT_SEC = 20;
 const DEFAULT_HEARTBEAT_SEC = 10;
-/** A result is worth more patience than a claim. */
+/** Retry reports longer than claims: work whose report is lost is done again. */
 const RESULT_PATIENCE_MS = 60_000;
 const AFTER_ERROR_MS = 1_000;
 
@@ -70,37 +70,37 @@ export class Worker {
     this.runtimeId = `${options.agentId}-${crypto.randomUUID().slice(0, 8)}`;
   }
 
-  /** Declare what is done with tasks of a type: what the handler returns is the result. */
+  /** Register the handler of a task type. Its return value is the task's result. */
   handle<Payload = Record<string, unknown>, Output = unknown>(type: string, handler: Handler<Payload, Output>): this {
-    if (this.#handlers.has(type)) throw new Error(`type ${type} has a handler already`);
+    if (this.#handlers.has(type)) throw new Error(`type ${type} already has a handler`);
     this.#handlers.set(type, handler);
     return this;
   }
 
-  /** Claim no more, let running handlers end, then `run` returns. */
+  /** Stop claiming and let running handlers end; then `run` returns. */
   stop(): void {
     this.#stopping.abort(new Error("the worker was stopped"));
   }
 
-  /** Work until stopped, or until there is nothing to do. */
+  /** Work until stopped or, with `untilIdle`, until there is nothing left to do. */
   async run(options: RunOptions = {}): Promise<Summary> {
-    if (this.#handlers.size === 0) throw new Error("the worker has no handlers; declare one with handle()");
+    if (this.#handlers.size === 0) throw new Error("the worker has no handlers; add one with handle()");
     this.#stopping = new AbortController();
     this.#summary = { completed: 0, failed: 0, released: 0, cancelled: 0, lost: 0 };
     const stop = (): void => this.stop();
     const undo = options.handleSignals === false ? () => {} : onSignals(stop);
     options.signal?.addEventListener("abort", stop, { once: true });
     if (options.signal?.aborted) stop();
-    const pulse = new AbortController();
-    let beats: Promise<void> = Promise.resolve();
+    const heartbeatStop = new AbortController();
+    let heartbeats: Promise<void> = Promise.resolve();
     try {
       await this.#register();
-      beats = this.#beatForever(pulse.signal);
+      heartbeats = this.#sendHeartbeats(heartbeatStop.signal);
       await this.#claimAndWork(options.untilIdle ?? false);
     } finally {
       await this.#finish();
-      pulse.abort();
-      await beats;
+      heartbeatStop.abort();
+      await heartbeats;
       options.signal?.removeEventListener("abort", stop);
       undo();
     }
@@ -128,7 +128,7 @@ export class Worker {
   async #claimAndWork(untilIdle: boolean): Promise<void> {
     while (!this.#stopping.signal.aborted) {
       if (this.#running.size >= this.#slots()) {
-        await this.#anyEnds();
+        await this.#waitForAnyEnd();
         continue;
       }
       const wasIdle = this.#running.size === 0;
@@ -136,12 +136,12 @@ export class Worker {
       for (const assignment of found ?? []) this.#begin(assignment);
       if (untilIdle && found?.length === 0) {
         if (wasIdle) return;
-        await this.#anyEnds();
+        await this.#waitForAnyEnd();
       }
     }
   }
 
-  /** What was claimed; null where the queue did not say. */
+  /** Returns the claimed tasks, or null if the call failed. */
   async #claim(waitSec: number): Promise<Schemas["AssignmentRecord"][] | null> {
     const key = crypto.randomUUID();
     const body = {
@@ -161,7 +161,7 @@ export class Worker {
       return answer.assignments;
     } catch (error) {
       if (this.#stopping.signal.aborted) {
-        await this.#giveBackClaimsOf(key);
+        await this.#releaseClaimsOf(key);
         return null;
       }
       if (error instanceof ShiftworkError && (error.status === 401 || error.status === 403)) throw error;
@@ -171,8 +171,8 @@ export class Worker {
     }
   }
 
-  /** A claim that was interrupted may have been made: what its answer would have named is released. */
-  async #giveBackClaimsOf(key: string): Promise<void> {
+  /** The server may have executed an interrupted claim: release the tasks that its answer would have listed. */
+  async #releaseClaimsOf(key: string): Promise<void> {
     try {
       const made = await this.#client.call("claims_made_by_request", {
         query: { who: this.#options.agentId, request: key },
@@ -180,7 +180,7 @@ export class Worker {
       const tokens = made.tasks.flatMap((task) => task.claim?.assignment_id ?? []);
       if (tokens.length) await this.#client.call("batch_release", { body: { tokens, reason: "the worker stopped" } });
     } catch (error) {
-      this.#log("what an interrupted claim got waits for its lease", error);
+      this.#log("cannot release the tasks of an interrupted claim; they wait until their leases expire", error);
     }
   }
 
@@ -201,7 +201,7 @@ export class Worker {
       const data = await handler(context);
       await this.#complete(running, data);
     } catch (error) {
-      await this.#failed(running, error).catch((second: unknown) => this.#lostOr(running, second));
+      await this.#failed(running, error).catch((second: unknown) => this.#notReported(running, second));
     }
   }
 
@@ -217,7 +217,7 @@ export class Worker {
     const { id, token } = running.context;
     const path = { task_id: id };
     if (running.ending === "lost" || running.ending === "cancelled") return;
-    if (error instanceof LeaseLost) return this.#lostOr(running, error);
+    if (error instanceof LeaseLost) return this.#notReported(running, error);
     if (error instanceof Release || running.ending === "stopped") {
       const reason = error instanceof Release ? error.message : "its worker was stopped";
       await this.#client.call("release", { path, body: { token, reason } });
@@ -231,29 +231,29 @@ export class Worker {
     this.#summary.failed += 1;
   }
 
-  #lostOr(running: Running, error: unknown): void {
+  #notReported(running: Running, error: unknown): void {
     if (error instanceof LeaseLost) {
       this.#summary[error.facts["status"] === "cancelled" ? "cancelled" : "lost"] += 1;
       return;
     }
-    this.#log(`the end of ${running.context.id} was not reported; it waits for its lease`, error);
+    this.#log(`cannot report the end of ${running.context.id}; it waits until its lease expires`, error);
   }
 
-  /** The interval is known with the first claim, so it is looked at every second. */
-  async #beatForever(signal: AbortSignal): Promise<void> {
+  /** A claim can shorten the interval, so check it at least every second. */
+  async #sendHeartbeats(signal: AbortSignal): Promise<void> {
     let last = Date.now();
     while (!signal.aborted) {
       await sleep(Math.min(this.#heartbeatSec, 1) * 1000, signal).catch(() => {});
       if (signal.aborted || Date.now() - last < this.#heartbeatSec * 1000) continue;
       last = Date.now();
-      await this.#beat(signal).catch((error: unknown) => {
-        if (!signal.aborted) this.#log("a heartbeat did not get through", error);
+      await this.#sendHeartbeat(signal).catch((error: unknown) => {
+        if (!signal.aborted) this.#log("heartbeat failed", error);
       });
     }
   }
 
-  /** One write for all that this worker holds; the answer names what it holds no longer. */
-  async #beat(signal: AbortSignal): Promise<void> {
+  /** One call for all claims of this worker; the answer lists those to cancel and those that are lost. */
+  async #sendHeartbeat(signal: AbortSignal): Promise<void> {
     const holding = [...this.#running.keys()];
     const path = { runtime_id: this.runtimeId };
     const answer = await this.#client.call("runtimes_heartbeat", { path, body: { holding }, signal });
@@ -271,8 +271,8 @@ export class Worker {
     running.abort.abort(new LeaseLost({ status: 409, code: "lease_lost", detail: why }));
   }
 
-  #anyEnds(): Promise<unknown> {
-    if (this.#running.size === 0) return Promise.resolve(); // it has ended while we asked for more
+  #waitForAnyEnd(): Promise<unknown> {
+    if (this.#running.size === 0) return Promise.resolve(); // the last one ended during the claim
     const stopped = new Promise((resolve) => {
       if (this.#stopping.signal.aborted) resolve(null);
       this.#stopping.signal.addEventListener("abort", resolve, { once: true });
@@ -280,7 +280,7 @@ export class Worker {
     return Promise.race([stopped, ...[...this.#running.values()].map((each) => each.done)]);
   }
 
-  /** Handlers may end in their own time; what does not is interrupted and released. */
+  /** Let handlers end within the grace period, then abort the rest and release their tasks. */
   async #finish(): Promise<void> {
     const all = (): Promise<unknown> => Promise.all([...this.#running.values()].map((each) => each.done));
     await within(all(), this.#options.stopGraceMs ?? 30_000);
@@ -297,7 +297,7 @@ export class Worker {
       }
       await this.#client.call("agents_deregister", { path: { agent_id: this.#options.agentId } });
     } catch (error) {
-      this.#log("the worker could not say that it stops", error);
+      this.#log("cannot release the remaining tasks or deregister the agent", error);
     }
   }
 
@@ -322,7 +322,7 @@ interface Process {
   off(name: string, listener: () => void): void;
 }
 
-/** SIGTERM and SIGINT, where this runs in a process of Node. */
+/** Calls `stop` on SIGTERM and SIGINT if this runs in Node. Returns the function that undoes it. */
 function onSignals(stop: () => void): () => void {
   const process = (globalThis as { process?: Partial<Process> }).process;
   if (!process?.on || !process.off) return () => {};

@@ -30,7 +30,7 @@ from shiftwork.queue import Queue
 from shiftwork.upkeep import upkeep
 from shiftwork.wire import problem
 from shiftwork.wire.http_server import STOP_GRACE_SEC, HttpServer
-from shiftwork.wire.listening import address, check_guarded, listen
+from shiftwork.wire.listen_socket import address, check_guarded, listen
 from shiftwork.wire.resource_metadata import ProtectedResource, check_url
 
 CARD_PATH = "/.well-known/agent-card.json"
@@ -97,7 +97,7 @@ class A2aGate:
             assert self._authenticator is not None
             owner = None if who.may("operate") else who.token_id
             checking = self._authenticator.checking(headers, "read")
-            queue = queue.speaking_as(Caller(workspace=who.workspace, holder=owner, still_allowed=checking))
+            queue = queue.for_caller(Caller(workspace=who.workspace, holder=owner, still_allowed=checking))
         named = f"token:{who.name}" if who.name is not None else self._options.actor or "a2a"
         return A2aCaller(queue.as_caller(named), who)
 

@@ -14,7 +14,7 @@ select count(*) as number from a2a_push_configs where workspace = :workspace and
 delete from a2a_push_configs where workspace = :workspace and task_id = :task_id and id = :id returning id
 
 -- name: due_push_configs
--- Those whose task has changed since it was last sent; each is taken by setting when it is tried again.
+-- Configs whose task has changed since it was last sent; `take_push_config` takes one by setting its next attempt.
 select p.*, t.version from a2a_push_configs p join tasks t on t.id = p.task_id
 where p.ended_at is null and p.next_at <= :now and t.version <> p.sent_version order by p.next_at limit :count
 
@@ -23,11 +23,11 @@ update a2a_push_configs set next_at = :until, attempts = attempts + 1
 where workspace = :workspace and task_id = :task_id and id = :id and ended_at is null and next_at <= :now returning attempts
 
 -- name: record_push
--- What was sent, and when it may be tried next.
+-- Records the version that was sent, and the time of the next attempt.
 update a2a_push_configs set sent_version = :version, attempts = :attempts, next_at = :next_at, ended_at = :ended_at, error = :error
 where workspace = :workspace and task_id = :task_id and id = :id
 
 -- name: delete_ended_push_configs
--- Also those whose task was deleted or archived: nothing more happens to it.
+-- Including those whose task was deleted or archived: it no longer changes.
 delete from a2a_push_configs where (ended_at is not null and ended_at < :before)
   or (created_at < :before and not exists (select 1 from tasks t where t.id = a2a_push_configs.task_id))

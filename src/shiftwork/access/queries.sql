@@ -9,5 +9,5 @@ select * from tokens where id = :id
 select * from tokens where workspace = :workspace order by created_at, id
 
 -- name: revoke_token
--- The first time counts.
+-- The first revocation is kept.
 update tokens set revoked_at = :now where workspace = :workspace and id = :id and revoked_at is null returning id

@@ -20,7 +20,7 @@ on conflict (workspace, provider, account, model, name) do update set length_sec
 delete from account_windows where workspace = :workspace and provider = :provider and account = :account returning name
 
 -- name: accounts_of_claims
--- Which accounts with windows these claims use: the one that came with the claim, else its agent's.
+-- The accounts with windows that these claims use: the one assigned with the claim, otherwise its agent's.
 -- rows items: id uuid, fence bigint, workspace text, agent_id text
 select distinct items.id, items.fence, items.workspace, w.provider, w.account from {items}
 join agents a on a.workspace = items.workspace and a.id = items.agent_id

@@ -40,8 +40,8 @@ update agents set last_heartbeat = :now, status = case when status = 'failed' th
 where workspace = :workspace and id = :id
 
 -- name: touch_runtime
--- Records a sign of life; answers how long to slow down and whether any instruction waits in the workspace. Only a
--- heartbeat that names no task covers all of them.
+-- Records a heartbeat; returns how long to slow down and whether any instruction waits in the workspace. Only a
+-- heartbeat that names no task covers all of its tasks.
 insert into runtimes (workspace, id, status, heartbeat_at, seen_at, registered_at) values (:workspace, :id, 'active', :heartbeat_at, :now, :now)
 on conflict (workspace, id) do update set status = 'active', seen_at = excluded.seen_at,
   heartbeat_at = coalesce(excluded.heartbeat_at, runtimes.heartbeat_at)

@@ -9,8 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from shiftwork.artifacts.blob_store import StoredBlob, check_place, is_place
-from shiftwork.artifacts.file_errors import as_store_error
+from shiftwork.artifacts.blob_store import StoredBlob, as_store_error, check_place, is_place
 from shiftwork.artifacts.spool import BLOCK
 from shiftwork.model.errors import ArtifactDamaged
 from shiftwork.store import crash_points

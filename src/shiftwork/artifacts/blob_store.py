@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from shiftwork.model.errors import ArtifactDamaged
+from shiftwork.model.errors import ArtifactDamaged, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 
 _PLACE = re.compile(r"[0-9a-f]{16}/[0-9a-f]{16}/[0-9a-f]{2}/[0-9a-f]{64}-[0-9a-f]{16}")
 
@@ -65,3 +67,26 @@ def check_place(place: str) -> str:
     if not is_place(place):
         raise ArtifactDamaged(f"{place!r} is not the address of an artifact")
     return place
+
+
+_KINDS: dict[int, type[StoreError]] = {
+    errno.ENOSPC: StoreFull,
+    errno.EDQUOT: StoreFull,
+    errno.EFBIG: StoreFull,
+    errno.EROFS: StoreReadOnly,
+    errno.EACCES: StoreReadOnly,
+    errno.EPERM: StoreReadOnly,
+}
+_HINT = {
+    StoreReadOnly: "Give this process write access, or name another folder for artifacts.",
+    StoreUnavailable: "Check the artifact folder; acknowledged artifacts in it are unchanged.",
+}
+
+
+@contextmanager
+def as_store_error(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = _KINDS.get(error.errno or 0, StoreUnavailable)
+        raise kind(f"{path}: {error.strerror or error}", where="artifacts", hint=_HINT.get(kind)) from error

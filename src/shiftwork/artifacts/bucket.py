@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from shiftwork.artifacts.blob_store import StoredBlob, check_place
-from shiftwork.artifacts.file_errors import as_store_error
+from shiftwork.artifacts.blob_store import StoredBlob, as_store_error, check_place
 from shiftwork.artifacts.spool import BLOCK
 from shiftwork.model.errors import ArtifactDamaged, InputError, StoreUnavailable, StoreUnsuitable
 

@@ -2,7 +2,7 @@
 select * from artifacts where workspace = :workspace and hash = :hash
 
 -- name: add_artifact
--- Of two who bring the same content the first row stays; it takes the new place only where its own bytes are bad.
+-- If the content is already stored, the row stays; it gets the new place only if its own bytes are damaged.
 insert into artifacts (workspace, hash, size, media_type, place, digests, created_at, created_by, idle_since)
 values (:workspace, :hash, :size, :media_type, :place, :digests, :now, :actor, :now)
 on conflict (workspace, hash) do update set
@@ -11,12 +11,12 @@ on conflict (workspace, hash) do update set
 returning *
 
 -- name: touch_artifact
--- Anyone who brings known content again has as long as the first to refer to it. No row: it was collected meanwhile.
+-- Restarts the time in which uploaded content must be referenced. Returns no row if it was collected meanwhile.
 update artifacts set idle_since = case when idle_since is not null then cast(:now as {postgres: double precision}{sqlite: real}) end
 where workspace = :workspace and hash = :hash and place = :place returning *
 
 -- name: hold_artifacts
--- Shared with others who refer to them, and in the way of anyone who collects.
+-- A share lock: other transactions may reference these artifacts, too, but none may collect them.
 -- rows items: hash text
 select a.hash, a.size, a.media_type from {items} join artifacts a on a.workspace = :workspace and a.hash = items.hash
 order by a.hash {postgres: for key share of a}
@@ -26,7 +26,8 @@ order by a.hash {postgres: for key share of a}
 select a.hash, a.size, a.media_type from {items} join artifacts a on a.workspace = :workspace and a.hash = items.hash
 
 -- name: find_outputs
--- What tasks came to: the newest of their lineage, or they themselves while that is not done; the text only if it is short.
+-- The outputs of tasks: of the newest row of the lineage, or of the task itself while that is not completed; texts only if
+-- short.
 -- rows items: id uuid
 select o.id, o.status, o.size, case when o.size <= :most then o.result end as result from (
   select items.id, n.status, a.result, octet_length(cast(a.result as text)) as size,
@@ -69,7 +70,7 @@ where u.task_id = :id and {sqlite: +}u.workspace = :workspace order by u.at, u.r
 delete from artifact_uses where task_id in (select items.id from {items}) returning workspace, hash
 
 -- name: idle_artifacts
--- What lost its last use begins to be old.
+-- Starts the retention time of artifacts that lost their last use.
 -- rows items: workspace text, hash text
 update artifacts set idle_since = :now where (workspace, hash) in (select items.workspace, items.hash from {items})
   and idle_since is null
@@ -79,12 +80,12 @@ update artifacts set idle_since = :now where (workspace, hash) in (select items.
 select distinct workspace from artifacts where idle_since is not null order by workspace
 
 -- name: lock_old_artifacts
--- Anyone who refers to one of them now is passed over; anyone who comes later waits, and finds it gone.
+-- Skips artifacts that are being referenced now; later references wait for this lock and find the artifact gone.
 select hash from artifacts where workspace = :workspace and idle_since <= :before
 order by idle_since limit :count {postgres: for update skip locked}
 
 -- name: delete_old_artifacts
--- A second statement, whose snapshot shows every use that was written before the rows were locked.
+-- A second statement, so that its snapshot includes every use committed before the rows were locked.
 -- rows items: hash text
 delete from artifacts where workspace = :workspace and hash in (select items.hash from {items})
   and not exists (select 1 from artifact_uses u where u.workspace = artifacts.workspace and u.hash = artifacts.hash)

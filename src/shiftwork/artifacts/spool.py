@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from shiftwork.artifacts.file_errors import as_store_error
+from shiftwork.artifacts.blob_store import as_store_error
 from shiftwork.model.errors import InputError, TooLarge
 from shiftwork.model.references import show_artifact
 

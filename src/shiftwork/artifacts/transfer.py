@@ -9,21 +9,63 @@ Other parts of the queue store bytes before their own transaction, and refer to 
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import hashlib
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple
 
 from shiftwork.artifacts import artifact_rows as artifacts
-from shiftwork.artifacts import checked_read
 from shiftwork.artifacts.artifact_rows import Content, Owner, StoredContent
 from shiftwork.artifacts.blob_store import BlobStore, new_place
-from shiftwork.artifacts.checked_read import Stored
 from shiftwork.artifacts.model import Artifact
-from shiftwork.artifacts.spool import Source, Spooled, check_expected, spooled
+from shiftwork.artifacts.spool import BLOCK, Source, Spooled, check_expected, in_blocks, spooled
 from shiftwork.engine.engine import Caller, Engine, IdempotentRequest
-from shiftwork.model.errors import ArtifactsUnavailable, ConflictError, Forbidden, InputError, NotFound
+from shiftwork.model.errors import ArtifactDamaged, ArtifactsUnavailable, ConflictError, Forbidden, InputError, NotFound
 from shiftwork.store.store import Row, Tx
+
+_HEX = 64
+
+
+class Stored(NamedTuple):
+    """Bytes at a place, with their expected size and digests."""
+
+    place: str
+    size: int
+    digests: str
+
+
+async def read_checked(blob_store: BlobStore, stored: Stored, start: int, end: int) -> AsyncIterator[bytes]:
+    """Yield the bytes from `start` up to `end`. Whole blocks are read and checked, then cut to the range."""
+    if start >= end:
+        return
+    at = start - start % BLOCK
+    upto = min(stored.size, end + -end % BLOCK)
+    async for block in in_blocks(blob_store.read(stored.place, at, upto - at)):
+        await _check(stored, at, block)
+        yield block[max(0, start - at) : end - at]
+        at += len(block)
+    if at != upto:
+        raise ArtifactDamaged(f"the stored file ends after {at} of {stored.size} bytes")
+
+
+async def _check(stored: Stored, at: int, block: bytes) -> None:
+    place = at // BLOCK * _HEX
+    found = await asyncio.to_thread(hashlib.sha256, block)
+    if found.hexdigest() != stored.digests[place : place + _HEX]:
+        raise ArtifactDamaged(f"the stored file differs from the upload between bytes {at} and {at + len(block)}")
+
+
+async def is_whole(blob_store: BlobStore, stored: Stored) -> bool:
+    """Whether all of it can be read unchanged."""
+    try:
+        async for _ in read_checked(blob_store, stored, 0, stored.size):
+            pass
+    except ArtifactDamaged:
+        return False
+    return True
+
 
 _REFUSED = (InputError, Forbidden, NotFound, ConflictError)
 """Errors that prove the row was not written; after any other error the bytes must stay."""
@@ -79,7 +121,7 @@ async def _keep(
     damaged: str | None = None
     known = await engine.store.read(lambda tx: _known(tx, workspace, upload.sha256))
     if known is not None:
-        if await checked_read.is_whole(blob_store, stored(known)):
+        if await is_whole(blob_store, stored(known)):
             kept: StoredContent | None = await run(artifacts.touch, workspace, upload.sha256, known["place"], owner)
             if kept is not None:
                 return kept
@@ -110,7 +152,7 @@ async def stream(
     """Stream the bytes of an artifact or a part of it; each block is checked before it is yielded."""
     row = await engine.store.read(lambda tx: artifacts.find(tx, workspace, artifact_id))
     last = row["size"] if end is None else min(end, row["size"])
-    async for block in checked_read.read(blob_store_of(engine), stored(row), start, last):
+    async for block in read_checked(blob_store_of(engine), stored(row), start, last):
         yield block
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shiftwork.batches import answering, gathering, policy
-from shiftwork.batches.gathering import CALLER
+from shiftwork.batches import batch_answers, batch_claims, policy
+from shiftwork.batches.batch_claims import CALLER
 from shiftwork.batches.model import AGENTS, AnswerLost, Provider, ProviderError, WorkRefused
 from shiftwork.batches.policy import Request
 from shiftwork.engine.engine import NOWHERE, Engine
@@ -55,7 +55,7 @@ async def _leave(tx: Tx, engine: Engine, lane: int, before: float) -> int:
     found = await tx.all("overdue_in_lane", lane=lane, before=before, count=BATCH)
     work = UnitOfWork(tx, engine, CALLER)
     rows = await work.lock(row["id"] for row in found)
-    await gathering.leave_lane(work, rows, [as_json(await read_body(tx, row.id)) for row in rows])
+    await batch_claims.leave_lane(work, rows, [as_json(await read_body(tx, row.id)) for row in rows])
     for row in rows:
         work.mark_ready(row, await work.settings_of(row))
         work.emit(row, "batch_missed")
@@ -111,7 +111,7 @@ async def _gather(engine: Engine, provider: str) -> int:
         if oldest > now - waited:
             continue
         while count := await engine.store.run(
-            functools.partial(gathering.gather, engine=engine, workspace=workspace, provider=provider)
+            functools.partial(batch_claims.gather, engine=engine, workspace=workspace, provider=provider)
         ):
             total += count
             if count < policy.MAX_REQUESTS:
@@ -226,10 +226,12 @@ async def _read(engine: Engine, api: Adapter, batch: Row) -> bool:
         return False
     answers = await api.answers(batch["external_id"], batch["id"])
     crash_points.reach("after reading a batch")
-    ready = answering.prepare(items, answers)
-    for start in range(0, len(ready), answering.CHUNK):
-        part = ready[start : start + answering.CHUNK]
-        await engine.store.run(functools.partial(answering.hand_back, engine=engine, batch_id=batch["id"], items=part))
+    ready = batch_answers.prepare(items, answers)
+    for start in range(0, len(ready), batch_answers.CHUNK):
+        part = ready[start : start + batch_answers.CHUNK]
+        await engine.store.run(
+            functools.partial(batch_answers.hand_back, engine=engine, batch_id=batch["id"], items=part)
+        )
     answered = {item.place for item in ready}
     ended = functools.partial(_end_answered, engine=engine, batch_id=batch["id"], answered=answered)
     return await engine.store.run(ended)
@@ -255,7 +257,7 @@ async def _end(tx: Tx, engine: Engine, batch_id: str, reason: str) -> None:
 
 async def _finish(tx: Tx, engine: Engine, batch: Row, items: Sequence[Row], reason: str) -> None:
     work = UnitOfWork(tx, engine, CALLER)
-    await answering.release_rest(work, batch["id"], items, reason)
+    await batch_answers.release_rest(work, batch["id"], items, reason)
     data = {"batch": batch["id"], "provider": batch["provider"], "model": batch["model"], "released": len(items)}
     work.emit_for(batch["workspace"], "batch_ended", data=data)
     await work.save()

@@ -11,7 +11,7 @@ select id from tasks where lane = :lane and status = 'ready' and ordered_at <= :
 order by ordered_at, id limit :count {postgres: for update skip locked}
 
 -- name: overdue_batches
--- The oldest that no one has read to its end in time.
+-- The oldest batch that has not been read to its end in time.
 select * from batches where status <> 'ended' and expires_at <= :before order by expires_at, id limit 1
   {postgres: for update skip locked}
 
@@ -47,7 +47,7 @@ where batch_items.batch_id = :batch and batch_items.place = items.place and batc
 update batches set cost = cost + :cost where id = :id
 
 -- name: known_batches
--- What is known of a provider's batches since a time, by their ids there.
+-- Our batches at a provider since a time, by their ids there.
 select external_id from batches where provider = :provider and external_id is not null and created_at >= :since
 
 -- name: list_batches

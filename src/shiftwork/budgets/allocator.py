@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from shiftwork.budgets import policy as budget
-from shiftwork.budgets.new_budget import NewBudget
+from shiftwork.budgets.membership import NewBudget
 from shiftwork.budgets.policy import day_begins, day_of, span_of
 from shiftwork.engine.engine import Engine
 from shiftwork.model.task import micros

@@ -16,7 +16,7 @@ from shiftwork.model.task import micros
 from shiftwork.store.store import Row, Tx
 
 SETTLED_SEC = 5.0
-"""How long a new day budget looks for claims of processes that did not know of it; they learn of it within a second."""
+"""How long a new day budget looks for claims of processes that had not read it yet; they read it within a second."""
 
 _Uses = Mapping[Token, tuple[int, int, bool]]
 """By attempt: its grant, its use, and whether it has ended."""

@@ -350,6 +350,6 @@ def words(row: Row) -> str:
     return kinds.get(row["kind"], f"agent {name}")
 
 
-def tell_closed(work: UnitOfWork, row: Row) -> None:
+def emit_budget_closed(work: UnitOfWork, row: Row) -> None:
     """Record that a budget cannot pay for the tasks that wait under it."""
     work.emit_for(row["workspace"], "budget_closed", dag_id=dag_of(row), data={"budget": row["kind"], "id": shown(row)})

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from shiftwork.budgets.new_budget import NewBudget
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model.task import NewTask, micros
 
 
-async def put_under(
+class NewBudget(NamedTuple):
+    """The fields are the columns of the statement `insert_budgets`."""
+
+    id: str
+    workspace: str
+    kind: str
+    owner: str
+    parent_id: str | None = None
+    ceiling: int | None = None
+    spent: int = 0
+    counted_to: str | None = None
+    """The task up to which existing tasks are counted in; None once all are."""
+
+
+async def assign_budgets(
     work: UnitOfWork, workspace: str, tasks: Mapping[str, NewTask], dag_id: str, ceiling: int | None, above: str | None
 ) -> dict[str, str]:
     """By task, its budget: tasks of a new DAG with this ceiling, of one they join, or each alone with its own."""

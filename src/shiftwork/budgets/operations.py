@@ -21,8 +21,8 @@ from shiftwork.budgets.allocator import (
 from shiftwork.budgets.api import Budgets
 from shiftwork.budgets.backfill import count_in
 from shiftwork.budgets.booking import dag_of, shown, usd, words
+from shiftwork.budgets.membership import NewBudget
 from shiftwork.budgets.model import Budget, By, Costs, Kind
-from shiftwork.budgets.new_budget import NewBudget
 from shiftwork.budgets.policy import day_begins, day_of
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.lanes import wake_all

@@ -77,8 +77,8 @@ group by 1 order by 2 desc, 1 limit :count
 
 -- name: hold_under
 -- Removes tasks that this budget cannot pay for from the claim index. Locked rows are left to the next run.
--- (On PostgreSQL as an array, one budget at a time: a planner that believes the table empty would look up all tasks of all
--- budgets again for each of its rows.)
+-- (On PostgreSQL as an array, one budget at a time: if the planner believes that the table is empty, it would look up all
+-- tasks of all budgets again for each row.)
 with recursive under(id) as (
   select cast(:id as {postgres: uuid}{sqlite: text})
   union all
@@ -105,7 +105,7 @@ select t.id from {postgres: under cross join lateral (
 order by t.rank, t.ordered_at, t.id limit :count
 
 -- name: lock_held
--- Those of these that only their budget holds back and that are not locked.
+-- Locks the tasks that only their budget holds back; skips locked ones.
 -- rows items: id uuid
 select t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.budget_id, t.estimated_cost from {items} join tasks t on t.id = items.id
 where t.hold = 'budget' and t.status || '' = 'ready' order by t.rank, t.ordered_at, t.id {postgres: for update of t skip locked}
@@ -118,7 +118,7 @@ update tasks set hold = null, version = version + 1, updated_at = :now from {ite
 select * from budgets where closed_at is not null and id > :after order by id limit :count
 
 -- name: counting_budgets
--- Of days, or of all others.
+-- Budgets that are still being counted: those of days, or all others.
 select * from budgets where counted_to is not null and (kind = 'day') = :days and id > :after order by id limit :count
 
 -- name: tasks_to_count
@@ -127,7 +127,7 @@ select t.id from tasks t where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id 
 order by t.id limit :count
 
 -- name: claims_to_count
--- The next attempts that run and are paid by a day. (As an inner query: in the order of ids all tasks would be walked.)
+-- The next running attempts that are charged to a day. (An inner query, because in id order all tasks would be scanned.)
 with held as materialized (
   select t.id from tasks t where t.agent_id is not null and t.workspace || '' = :workspace
     and t.claimed_at >= :since and t.claimed_at < :until

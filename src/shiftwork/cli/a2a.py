@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from shiftwork import logs
-from shiftwork.cli import values
+from shiftwork.cli import params
 from shiftwork.cli.mcp import listen_place
 from shiftwork.cli.shell import Answer, Command, Shell, current, filled
 from shiftwork.model.errors import InputError
@@ -45,7 +45,7 @@ from shiftwork.model.errors import InputError
 @click.option(
     "--max-wait",
     "max_wait_sec",
-    type=values.duration,
+    type=params.duration,
     default="10m",
     show_default=True,
     help="The longest time that a call waits for the work to end.",

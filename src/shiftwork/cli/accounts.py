@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import printing, values
+from shiftwork.cli import params, printing
 from shiftwork.cli.groups import listing
 from shiftwork.cli.shell import Answer, Shell, with_queue
 
@@ -26,14 +26,14 @@ def _window(text: str) -> dict[str, Any]:
         raise click.BadParameter(
             f"{text!r} is not LENGTH=AMOUNT and a unit. Write 5h=2000000tokens, 7d=40usd, 1m=20tasks."
         )
-    length = values.duration(found["length"])
+    length = params.duration(found["length"])
     name = _NAMES.get(length, f"{length:g}_sec")
     return {"name": name, "length_sec": length, "unit": found["unit"], "capacity": float(found["amount"])}
 
 
 @listing("accounts")
 def accounts() -> None:
-    """Show accounts at providers and their windows, and set, remove and renew them. Alone: the list."""
+    """Show accounts at providers and their windows, and set, remove and renew them. Without a subcommand: the list."""
 
 
 @accounts.command("list")
@@ -53,7 +53,7 @@ def _show(shell: Shell, found: list[Account], now: float) -> None:
 
 def _rows(account: Account, now: float) -> list[tuple[object, ...]]:
     state = {"available": "available", "refused": "credentials refused"}.get(account.state)
-    state = state or f"rests until {printing.when(account.until)}"
+    state = state or f"paused until {printing.when(account.until)}"
     head = (account.provider, account.account, state, account.running)
     windows = [_columns(window, now) for window in account.windows] or [(None, None, None)]
     return [(*(head if not place else ("", "", "", "")), *window) for place, window in enumerate(windows)]
@@ -114,8 +114,8 @@ async def renew(shell: Shell, queue: AnyQueue, *, provider: str, account: str) -
 
 @accounts.command()
 @click.argument("claim", metavar="TOKEN")
-@click.option("--headers", type=values.json_value, metavar="JSON", help="The headers of a provider's answer.")
-@click.option("--windows", type=values.json_value, metavar="JSON", default=[], help="Windows and how far each is used.")
+@click.option("--headers", type=params.json_value, metavar="JSON", help="The headers of a provider's answer.")
+@click.option("--windows", type=params.json_value, metavar="JSON", default=[], help="Windows and how far each is used.")
 @with_queue()
 async def report(shell: Shell, queue: AnyQueue, *, claim: str, headers: Any, windows: Any) -> Answer:
     """Report how far the windows of a claim's account are used. TOKEN is the claim's."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import click
 import msgspec
 
-from shiftwork.cli import printing, values
+from shiftwork.cli import params, printing
 from shiftwork.cli.shell import Answer, Command, Shell, with_queue
 from shiftwork.operation.declare import Operation
 from shiftwork.operation.interface import AnyQueue
@@ -68,7 +68,7 @@ def _parameter(operation: Operation, name: str) -> click.Parameter:
     return click.Option(
         [option, name],
         type=type_,
-        metavar="JSON" if type_ is values.json_value else None,
+        metavar="JSON" if type_ is params.json_value else None,
         multiple=several,
         required=required,
         help=help_,
@@ -95,8 +95,8 @@ def _click_type(name: str, kind: Any) -> Any:
     if kind is int:
         return int
     if kind is float:
-        return values.duration if name.endswith(("_sec", "seconds")) else values.NUMBER
-    return values.json_value
+        return params.duration if name.endswith(("_sec", "seconds")) else params.NUMBER
+    return params.json_value
 
 
 def show(answer: Any) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import click
 
 from shiftwork.cli import blocked, printing
-from shiftwork.cli.codes import ExitCode
+from shiftwork.cli.exit_codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current
 from shiftwork.client.client import is_server
 from shiftwork.config import DEFAULT, without_password
@@ -206,7 +206,7 @@ async def _query(dsn: str, query: str, *values: Any) -> list[Any]:
     """Run checks of the server itself, outside the queue's tables."""
     import asyncpg  # noqa: PLC0415  # an extra
 
-    from shiftwork.store.postgres_connecting import open_connection  # noqa: PLC0415  # likewise
+    from shiftwork.store.postgres_connect import open_connection  # noqa: PLC0415  # likewise
     from shiftwork.store.postgres_errors import translate  # noqa: PLC0415  # likewise
 
     try:
@@ -347,9 +347,9 @@ async def _transactions(queue: Queue) -> list[Finding]:
 
 async def _contracts(queue: Queue) -> list[Finding]:
     """Whether the last upgrade was completed."""
-    from shiftwork.store import migrating  # noqa: PLC0415  # no store for `--help`
+    from shiftwork.store import missing_migrations  # noqa: PLC0415  # no store for `--help`
 
-    left = [migration.title for migration in (await migrating.look(queue.url, contract=True)).needed]
+    left = [migration.title for migration in (await missing_migrations.look(queue.url, contract=True)).needed]
     if not left:
         return [Finding("ok", "upgrade", "complete; older versions are refused")]
     what = f"not complete, so that programs of the previous version can work: {', '.join(left)}"

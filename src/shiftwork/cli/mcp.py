@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork import logs
-from shiftwork.cli import values
+from shiftwork.cli import params
 from shiftwork.cli.shell import Answer, Command, Shell, current, filled, refuse
 from shiftwork.mcp.roles import ROLES
 from shiftwork.model.errors import InputError
@@ -71,7 +71,7 @@ def listen_place(_context: click.Context, _option: click.Parameter, given: str |
 @click.option(
     "--keep",
     "keep_sec",
-    type=values.duration,
+    type=params.duration,
     default="15m",
     show_default=True,
     help="How long a claim is kept alive without a call that names it.",
@@ -92,7 +92,7 @@ def mcp(
     if (public_url or authorization_servers) and not tokens:
         refuse("--public-url and --authorization-server describe a server that needs --tokens")
     try:
-        from shiftwork.mcp import http_transport, stdio_transport  # noqa: PLC0415  # no SDK for `--help`
+        from shiftwork.mcp import http_transport, sdk_server  # noqa: PLC0415  # no SDK for `--help`
         from shiftwork.mcp.mcp_server import Options  # noqa: PLC0415  # nor here
     except ImportError as error:
         raise InputError(
@@ -103,7 +103,7 @@ def mcp(
     if place is None:
         # A read of standard input cannot be interrupted, so Ctrl-C ends the process at once: answers sent are valid.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        asyncio.run(_run(shell, functools.partial(stdio_transport.serve, options=options)))
+        asyncio.run(_run(shell, functools.partial(sdk_server.serve_stdio, options=options)))
         return None
     listening = http_transport.ListenAddress(
         *place, tokens=tokens, public_url=public_url, authorization_servers=authorization_servers

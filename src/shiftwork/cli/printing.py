@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime
 from typing import Any
 
@@ -179,3 +181,42 @@ def section(title: str, body: Callable[[], None]) -> None:
 
 def pretty(value: Any) -> str:
     return clean(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+STDOUT, STDERR = 1, 2
+
+
+@contextmanager
+def reserved_stdout() -> Iterator[Callable[[Any], None]]:
+    """Reserve standard output for one document; yields the function that prints it.
+
+    All other output inside the block, also that of child processes, goes to standard error.
+    """
+    stream = sys.stdout
+    stream.flush()
+    ours = os.dup(STDOUT)
+    aside = os.dup(STDERR) if sys.stderr is not None else os.open(os.devnull, os.O_WRONLY)
+
+    def print_document(value: Any) -> None:
+        stream.flush()  # code that kept the stream may have printed there
+        with _stdout_is(ours), redirect_stdout(stream):
+            document(value)
+
+    try:
+        with _stdout_is(aside), redirect_stdout(sys.stderr):
+            yield print_document
+            stream.flush()
+    finally:
+        os.close(ours)
+        os.close(aside)
+
+
+@contextmanager
+def _stdout_is(other: int) -> Iterator[None]:
+    kept = os.dup(STDOUT)
+    os.dup2(other, STDOUT)
+    try:
+        yield
+    finally:
+        os.dup2(kept, STDOUT)
+        os.close(kept)

@@ -6,24 +6,25 @@ import click
 
 from shiftwork.cli.a2a import a2a
 from shiftwork.cli.accounts import accounts
-from shiftwork.cli.agent_fleet import agents
-from shiftwork.cli.artifact_files import artifacts
-from shiftwork.cli.batches import batches
-from shiftwork.cli.changing import rerun, update
+from shiftwork.cli.agent_commands import agents
+from shiftwork.cli.artifact_commands import artifacts
+from shiftwork.cli.bridge_commands import bridge
+from shiftwork.cli.budget_commands import budgets, costs
+from shiftwork.cli.bulk_commands import cancel, priority, purge, retry
+from shiftwork.cli.change_commands import rerun, update
+from shiftwork.cli.claim_commands import claim, complete, fail, heartbeat, message, progress, release, start, verdict
+from shiftwork.cli.dlq import dlq
 from shiftwork.cli.doctor import doctor
-from shiftwork.cli.filtering import cancel, priority, purge, retry
 from shiftwork.cli.groups import Root
-from shiftwork.cli.letters import dlq
-from shiftwork.cli.looking import explain, history, list_, search, show_task
+from shiftwork.cli.instruction_commands import instructions, tell
+from shiftwork.cli.limit_commands import backpressure, breakers, cooldowns, limits, quotas
 from shiftwork.cli.mcp import mcp
-from shiftwork.cli.metering import metrics
-from shiftwork.cli.observing import alerts, dags, failures
-from shiftwork.cli.operating import events, maintenance, pause, rebalance, resume, status
-from shiftwork.cli.protecting import backpressure, breakers, cooldowns, limits, quotas
-from shiftwork.cli.proving import prove, soak
-from shiftwork.cli.result_waiting import result
-from shiftwork.cli.serving import serve
-from shiftwork.cli.setup import (
+from shiftwork.cli.monitoring_commands import alerts, batches, dags, failures, metrics
+from shiftwork.cli.prove_commands import prove, soak
+from shiftwork.cli.queue_commands import events, maintenance, pause, rebalance, resume, status
+from shiftwork.cli.result_command import result
+from shiftwork.cli.serve_command import serve
+from shiftwork.cli.setup_commands import (
     VERSION_HELP,
     completion,
     migrate,
@@ -33,21 +34,18 @@ from shiftwork.cli.setup import (
     show_version,
     version,
 )
+from shiftwork.cli.show_commands import explain, history, list_, search, show_task
 from shiftwork.cli.sinks import deliveries, sinks
 from shiftwork.cli.snapshots import copy, restore, snapshot
-from shiftwork.cli.spending import budgets, costs
-from shiftwork.cli.steering import instructions, tell
 from shiftwork.cli.steps import effects, step, steps
-from shiftwork.cli.streams import bridge
-from shiftwork.cli.submitting import submit
+from shiftwork.cli.submit_command import submit
 from shiftwork.cli.task_logs import logs
 from shiftwork.cli.tokens import tokens
 from shiftwork.cli.triggers import triggers
 from shiftwork.cli.types import types
-from shiftwork.cli.waiting import answer, approvals, approve, signal, wait
-from shiftwork.cli.watching import watch
-from shiftwork.cli.work import demo, work
-from shiftwork.cli.working import claim, complete, fail, heartbeat, message, progress, release, start, verdict
+from shiftwork.cli.wait_commands import answer, approvals, approve, signal, wait
+from shiftwork.cli.watch_command import watch
+from shiftwork.cli.work_commands import demo, work
 from shiftwork.cli.workspaces import workspaces
 
 

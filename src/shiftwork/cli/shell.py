@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from shiftwork import config, tracing
 from shiftwork.cli import printing
-from shiftwork.cli.codes import ExitCode
+from shiftwork.cli.exit_codes import ExitCode
 from shiftwork.config import Chosen
 from shiftwork.model.errors import InputError, StoreUnavailable
 
@@ -128,7 +128,7 @@ def usable(url: str, source: str = "--store") -> str:
 def refuse_memory(url: str, where: str) -> None:
     """Refuse a queue in memory: it would end with the command, and acknowledged work would be lost."""
     if url in {"sqlite://:memory:", "sqlite:///:memory:"}:
-        what = "a queue in memory ends with its process, and every command is a process of its own"
+        what = "a queue in memory ends with its process, and every command is a separate process"
         raise InputError(what, where=where, hint="Name a file: sqlite:///file.db.")
 
 
@@ -148,8 +148,7 @@ def refuse_absent(url: str) -> None:
         raise StoreUnavailable(
             f"there is no queue at {path}",
             where="--store",
-            hint="Name another with --store, SHIFTWORK_STORE or shiftwork.toml, or make this one with "
-            "`shiftwork migrate`.",
+            hint="Name another with --store, SHIFTWORK_STORE or shiftwork.toml, or create it with `shiftwork migrate`.",
         )
 
 

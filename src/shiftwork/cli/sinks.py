@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import printing, values
-from shiftwork.cli.codes import ExitCode
+from shiftwork.cli import params, printing
+from shiftwork.cli.exit_codes import ExitCode
 from shiftwork.cli.groups import listing
 from shiftwork.cli.shell import Answer, Shell, refuse, with_queue
 
@@ -35,7 +35,7 @@ _WANTED = [
 ]
 _REACHED = [
     click.option(
-        "--secret-file", "secret", type=values.text_file, metavar="FILE",
+        "--secret-file", "secret", type=params.text_file, metavar="FILE",
         help="The signing secret of a webhook (whsec_…) or Slack app, or the mail server's password; - for stdin.",
     ),
     click.option("--server", metavar="URL", help="For e-mail: smtp://user@host:587 or smtps://user@host:465."),
@@ -54,7 +54,7 @@ def _options(*groups: list[Any]) -> Callable[[Callable[..., Answer]], Callable[.
 
 @listing("sinks")
 def sinks() -> None:
-    """Configure notifications of alerts and events: webhooks, Slack, e-mail, apprise. Alone: the list."""
+    """Send alerts and events to webhooks, Slack, e-mail and apprise. Without a subcommand: the list."""
 
 
 @sinks.command()
@@ -214,7 +214,7 @@ def _sent_text(sent: Delivery) -> str:
 
 @listing("deliveries", covers={"redeliver-dead": "deliveries redeliver --sink"})
 def deliveries() -> None:
-    """Show deliveries to sinks, and send failed ones again. Alone: the list."""
+    """Show deliveries to sinks, and send failed ones again. Without a subcommand: the list."""
 
 
 @deliveries.command("list")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from shiftwork.cli import printing, values
-from shiftwork.cli.codes import ExitCode
+from shiftwork.cli import params, printing
+from shiftwork.cli.claim_commands import under_claim, usage_options
+from shiftwork.cli.exit_codes import ExitCode
 from shiftwork.cli.groups import listing
 from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
-from shiftwork.cli.work import COMMAND, WorkCommand
-from shiftwork.cli.working import under_claim, usage_options
+from shiftwork.cli.work_commands import COMMAND, WorkCommand
 from shiftwork.model import ids
 from shiftwork.model.errors import BadText, LeaseLost, OperationTimeout, StoreError
 
@@ -78,7 +78,7 @@ async def step(
     if begin:
         _print(shell, await queue.steps.begin(token, name))
     else:
-        _print(shell, await queue.steps.complete(token, name, values.json_value(data or ""), usage))
+        _print(shell, await queue.steps.complete(token, name, params.json_value(data or ""), usage))
     return None
 
 
@@ -134,12 +134,12 @@ async def _beat(queue: AnyQueue, token: str, process: Process) -> None:
                 raise LeaseLost(f"the work is no longer needed: {answer.reason or answer.action}", task_id=task_id)
 
 
-_DATA = click.option("--data", type=values.json_value, metavar="JSON", help="Its result: JSON, @file, or - for stdin.")
+_DATA = click.option("--data", type=params.json_value, metavar="JSON", help="Its result: JSON, @file, or - for stdin.")
 
 
 @listing("effects", covers={"of-task": "effects list", "of-workspace": "effects list"})
 def effects() -> None:
-    """Show effects, perform them once, and record their outcomes. Alone: those not known to be done."""
+    """Show effects, perform them once, and record their outcomes. Without a subcommand: those not known to be done."""
 
 
 @effects.command("list")
@@ -155,7 +155,7 @@ async def list_(
     """List effects by key; without --task, --key or --all, those not known to be done."""
     open_only = not (task_id or key or all_)
     found = await queue.effects.list(task_id, key=key, open_only=open_only, limit=limit, after=after)
-    columns = ["key", "status", "task", "fence", "began", "done", "said by", "result"]
+    columns = ["key", "status", "task", "fence", "began", "done", "resolved by", "result"]
     rows = [_effect_row(effect) for effect in found]
     shell.answer([with_result(effect) for effect in found], lambda: printing.table(columns, rows, "no effects"))
     return None

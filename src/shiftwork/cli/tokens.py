@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shiftwork.access.scopes import MEANING, SCOPES
-from shiftwork.cli import printing, values
+from shiftwork.cli import params, printing
 from shiftwork.cli.groups import listing
 from shiftwork.cli.shell import Answer, Shell, with_queue
 
@@ -20,7 +20,7 @@ _SCOPES = " ".join(f"{scope}: {meaning}." for scope, meaning in MEANING.items())
 
 @listing("tokens")
 def tokens() -> None:
-    """Create, list and revoke tokens of the workspace. Alone: the list."""
+    """Create, list and revoke tokens of the workspace. Without a subcommand: the list."""
 
 
 @tokens.command()
@@ -28,10 +28,10 @@ def tokens() -> None:
 @click.option(
     "--scope", "scopes", multiple=True, required=True, type=click.Choice(SCOPES), help=f"Repeatable. {_SCOPES}"
 )
-@click.option("--expires", type=values.when, metavar="WHEN", help="ISO time, or from now: 12h, 30d [default: never].")
+@click.option("--expires", type=params.when, metavar="WHEN", help="ISO time, or from now: 12h, 30d [default: never].")
 @with_queue(create=True)
 async def create(
-    shell: Shell, queue: AnyQueue, *, name: str, scopes: tuple[str, ...], expires: values.When | None
+    shell: Shell, queue: AnyQueue, *, name: str, scopes: tuple[str, ...], expires: params.When | None
 ) -> Answer:
     """Create a token with a NAME that says whose it is. Its secret is shown once."""
     made = await queue.tokens.create(name, scopes, expires_at=None if expires is None else expires.at(queue.now()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from shiftwork.cli import printing, values
+from shiftwork.cli import params, printing
 from shiftwork.cli.groups import listing
 from shiftwork.cli.shell import Answer, Shell, refuse, together, with_queue
 from shiftwork.model import check
@@ -29,7 +29,7 @@ def _plain(value: Any) -> Any:
 
 @listing("triggers", covers={"save": "triggers add"})
 def triggers() -> None:
-    """Start work automatically: by schedules, hooks, files, ends of DAGs, events. Alone: the list."""
+    """Start work automatically: by schedules, hooks, files, ends of DAGs, events. Without a subcommand: the list."""
 
 
 def _one_source(**options: Any) -> None:
@@ -45,7 +45,7 @@ def _pair(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise click.BadParameter(f"{text!r} is not of the form NAME=VALUE")
-    return name, values.word_or_json(value)
+    return name, params.word_or_json(value)
 
 
 def _parameter(text: str) -> tuple[str, Any]:
@@ -58,7 +58,7 @@ _SOURCES = together(
     click.option("--cron", metavar="TEXT", help="A cron expression such as '0 9 * * MON', or @daily."),
     click.option("--zone", metavar="NAME", help="The time zone of --cron, such as Europe/Berlin [default: UTC]."),
     click.option("--missed", type=click.Choice(["one", "skip", "all"]), help="What to do about missed times."),
-    click.option("--jitter", type=values.duration, metavar="DURATION", help="Spread schedules over this long."),
+    click.option("--jitter", type=params.duration, metavar="DURATION", help="Spread schedules over this long."),
     click.option("--hook", type=click.Choice(["standard", "github", "slack"]), help="How deliveries are signed."),
     click.option(
         "--secret-env",
@@ -76,8 +76,8 @@ _SOURCES = together(
 @triggers.command()
 @click.argument("name")
 @_SOURCES
-@click.option("--task", type=values.json_value, metavar="JSON", help="The task it creates; @file reads it from one.")
-@click.option("--dag", type=values.json_value, metavar="JSON", help="The DAG it creates; @file reads it from one.")
+@click.option("--task", type=params.json_value, metavar="JSON", help="The task it creates; @file reads it from one.")
+@click.option("--dag", type=params.json_value, metavar="JSON", help="The DAG it creates; @file reads it from one.")
 @click.option(
     "--parameter",
     type=_parameter,
@@ -88,7 +88,7 @@ _SOURCES = together(
 @click.option(
     "--overlap", type=click.Choice(["allow", "skip", "replace"]), help="What to do while earlier work is unfinished."
 )
-@click.option("--file", type=values.json_file, metavar="FILE", help="The whole trigger as JSON, or - for stdin.")
+@click.option("--file", type=params.json_file, metavar="FILE", help="The whole trigger as JSON, or - for stdin.")
 @with_queue(create=True, check=_one_source)
 async def add(shell: Shell, queue: AnyQueue, *, name: str, file: Any, secret_env: str | None, **options: Any) -> Answer:
     """Add a trigger, or change the one of this NAME."""
@@ -246,7 +246,7 @@ async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 _FILLED = together(
     click.option("--parameter", type=_pair, metavar="NAME=VALUE", multiple=True, help="The value of a parameter."),
     click.option(
-        "--facts", type=values.json_value, metavar="JSON", help="The event's facts; @file reads them from a file."
+        "--facts", type=params.json_value, metavar="JSON", help="The event's facts; @file reads them from a file."
     ),
 )
 
@@ -258,7 +258,7 @@ def _fill(parameter: Sequence[tuple[str, Any]], facts: Any) -> dict[str, Any]:
 @triggers.command()
 @click.argument("name")
 @_FILLED
-@click.option("--reason", help="Why; for the record.")
+@click.option("--reason", help="The reason, recorded in the history.")
 @with_queue()
 async def fire(
     shell: Shell, queue: AnyQueue, *, name: str, parameter: Sequence[Any], facts: Any, reason: str | None

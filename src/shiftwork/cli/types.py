@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import printing, values
+from shiftwork.cli import params, printing
 from shiftwork.cli.groups import listing
 from shiftwork.cli.shell import Answer, Shell, with_queue
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
     from shiftwork.task_types.model import TaskType
 
-_SCHEMA: dict[str, Any] = {"type": values.json_object_or_file, "metavar": "JSON"}
+_SCHEMA: dict[str, Any] = {"type": params.json_object_or_file, "metavar": "JSON"}
 
 
 @listing("types", covers={"declare": "work"})
 def types() -> None:
-    """Show and set the schemas of payloads and results of a type. Alone: the list."""
+    """Show and set the schemas of payloads and results of a type. Without a subcommand: the list."""
 
 
 @types.command("list")

@@ -71,7 +71,8 @@ def _causes(look: LiveStatus) -> list[RenderableType]:
     shown = [Text(one_line(f"  {blocked.sentence(cause)}"), "yellow") for cause in found.causes[:CAUSES]]
     if len(found.causes) > CAUSES:
         shown.append(Text(f"  and {len(found.causes) - CAUSES} more causes (shiftwork explain)", "dim"))
-    title = Text("Work waits, but nothing runs", "bold yellow") if found.is_idle else Text("Why work waits", "dim")
+    idle = "Work waits, but nothing is running"
+    title = Text(idle, "bold yellow") if found.is_idle else Text("Why work waits", "dim")
     return [title, *shown] if shown else []
 
 

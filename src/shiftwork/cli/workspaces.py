@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @listing("workspaces")
 def workspaces() -> None:
-    """List workspaces, and move one to another database of the map. Alone: the list."""
+    """List workspaces, and move one to another database of the map. Without a subcommand: the list."""
 
 
 @workspaces.command("list")

@@ -7,6 +7,6 @@ commands of the bridges; `features.EXTENSIONS` names it.
 from __future__ import annotations
 
 from shiftwork.compat import views
-from shiftwork.compat.external import claim_folder
+from shiftwork.compat.external import folder_claims
 
-__all__ = ["claim_folder", "views"]
+__all__ = ["folder_claims", "views"]

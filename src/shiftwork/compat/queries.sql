@@ -16,7 +16,7 @@ update bridges set events_after = :seq where workspace = :workspace and name = :
 -- insert published: task_id uuid, number bigint, workspace text, bridge text, fence bigint, published_at float
 
 -- name: hold_published
--- Offered elsewhere: out of the way of every claim, and still ready.
+-- Hides tasks that are offered in a stream from claims; they stay ready.
 -- rows items: id uuid
 update tasks set hold = 'published', version = version + 1, updated_at = :now from {items} where tasks.id = items.id
 
@@ -24,7 +24,7 @@ update tasks set hold = 'published', version = version + 1, updated_at = :now fr
 select count(*) as unread from published where workspace = :workspace and bridge = :bridge and not ended and consumer is null
 
 -- name: unwritten
--- Offers whose entry is still to be written, with what it says.
+-- Published tasks whose stream entry is not written yet, with its content.
 select p.task_id, p.number, t.type, t.idempotency_key, t.attempts, b.body from published p
 join tasks t on t.id = p.task_id join bodies b on b.task_id = p.task_id
 where p.workspace = :workspace and p.bridge = :bridge and not p.ended and p.message_id is null
@@ -40,7 +40,7 @@ where published.task_id = items.task_id and published.number = items.number and 
 update tasks set hold = null, version = version + 1, updated_at = :now from {items} where tasks.id = items.id
 
 -- name: open_published
--- All that is in the stream or belongs there, with how its task stands here.
+-- All tasks that are in the stream or belong there, with their current state.
 select p.task_id, p.number, p.fence, p.message_id, p.consumer, p.published_at, p.delivered_at, p.ended,
   t.status, t.hold, t.fence as task_fence, t.version as task_version, t.type
 from published p left join tasks t on t.id = p.task_id where p.workspace = :workspace and p.bridge = :bridge
@@ -51,7 +51,7 @@ select p.* from {items} join published p on p.task_id = items.task_id
 where p.workspace = :workspace and p.bridge = :bridge and not p.ended order by p.task_id, p.number {postgres: for update of p}
 
 -- name: rest_leases
--- Anyone who reads the stream judges these claims; the clock alone does not.
+-- Suspends the leases of these claims: only a bridge that reads the stream may end them, not the clock.
 -- rows items: id uuid
 update tasks set ack_by = null, run_until = null, lease_until = null, lease_check_at = null
 from {items} where tasks.id = items.id
@@ -80,7 +80,7 @@ delete from published where (task_id, number) in (select items.task_id, items.nu
 select 1 as tried from attempts where task_id = :id and agent_id = :agent limit 1
 
 -- name: note_heard
--- Answers a row where it was not heard before.
+-- Returns a row if the message is new.
 insert into heard (workspace, bridge, stream, message_id, at) values (:workspace, :bridge, :stream, :message_id, :now)
 on conflict do nothing returning message_id
 
@@ -100,7 +100,7 @@ order by d.dead_lettered_at, d.task_id limit :count
 on conflict do nothing
 
 -- name: letters_to_remove
--- Entries of dead letters that were brought back, given up or hidden; an abandoned one stays.
+-- Entries of dead letters that were reviewed or deleted; abandoned ones stay.
 select e.task_id, e.round, e.message_id from letter_entries e
 left join dead_letters d on d.task_id = e.task_id and d.round = e.round
 where e.workspace = :workspace and e.bridge = :bridge
@@ -121,7 +121,7 @@ on conflict do nothing
 select i.message_id, i.task_id, i.entry from taken_in i where i.workspace = :workspace and i.bridge = :bridge
 
 -- name: answerable
--- What a foreign orchestrator gave us and has ended here.
+-- Tasks of a foreign orchestrator that have ended here.
 select i.message_id, i.task_id, i.entry from taken_in i left join tasks t on t.id = i.task_id
 where i.workspace = :workspace and i.bridge = :bridge
   and (t.id is null or t.status in ('completed', 'cancelled', 'dead_lettered', 'failed')) limit :count
@@ -134,21 +134,22 @@ delete from taken_in where workspace = :workspace and bridge = :bridge and messa
 select p.task_id, p.number, p.message_id from published p where p.workspace = :workspace and p.bridge = :bridge and p.ended
 
 -- name: anything_ready
--- Whether anyone's claim could find work.
+-- Whether any claim could find work.
 select 1 as ready from tasks where status = 'ready' and hold is null limit 1
 
 -- name: waiting_for_files
--- What waits, the most urgent first. Looks through the workspace: asked at the start, and when as many as a file holds have gone.
+-- Waiting tasks, the most urgent first. Scans the workspace, so it runs only at the start and when all tasks that fit
+-- into the file have left it.
 select id from tasks where workspace = :workspace and status in ('pending', 'waiting_approval', 'ready', 'retrying')
 order by priority, created_at, id limit :count
 
 -- name: newest_for_files
--- What is held or has ended, the newest first. Asked at the start alone.
+-- Claimed and ended tasks, the newest first. Runs only at the start.
 -- rows items: status text
 select t.id from tasks t join {items} on items.status = t.status where t.workspace = :workspace order by t.updated_at desc, t.id desc limit :count
 
 -- name: reviews_after
--- Decisions about dead letters with what they were about, oldest first.
+-- Decisions about dead letters, with the letters, oldest first.
 select r.seq, r.task_id, r.at, r.actor, r.decision, r.note, t.external_id, t.type, a.error
 from reviews r join tasks t on t.id = r.task_id
 left join dead_letters a on a.task_id = r.task_id and a.round = r.round

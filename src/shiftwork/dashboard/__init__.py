@@ -1,4 +1,4 @@
-"""The dashboard: pages of our own that talk to the public API alone. Served as they lie here, nothing is built."""
+"""The dashboard: static pages that use only the public API. They are served as they are; there is no build step."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ PATHS = (
     *("/accounts", "/costs", "/batches", "/batches/{id}", "/protection"),
     *("/triggers", "/alerts", "/workspaces"),
 )
-"""Addresses that open the dashboard. The page itself finds out which part is meant."""
+"""Addresses that open the dashboard. The script of the page selects the part to show."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-"""Nothing from elsewhere, nothing written into the page: what agents wrote cannot become a script."""
+"""Allow no foreign content and no inline code, so that agents' output cannot become a script."""
 
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
@@ -29,7 +29,7 @@ class File(NamedTuple):
 
 
 def files() -> dict[str, File]:
-    """Every file by its path below `/static/`."""
+    """Return every file by its path below `/static/`."""
     found: dict[str, File] = {}
     todo = [("", resources.files(__name__) / "static")]
     while todo:

@@ -20,7 +20,7 @@ from shiftwork.engine.lanes import TARGETED
 from shiftwork.model.errors import StoreUnsuitable
 from shiftwork.search import index
 from shiftwork.store import crash_points
-from shiftwork.store.postgres_connecting import CONNECT_SEC, open_connection
+from shiftwork.store.postgres_connect import CONNECT_SEC, open_connection
 from shiftwork.store.postgres_errors import LOST, translate
 from shiftwork.store.postgres_schema import lock_name
 from shiftwork.store.store import Store, Tx

@@ -61,6 +61,7 @@ class Copy:
         for table in self._tables:
             if table.name in BULK or table is self._tasks:
                 await b.connection.execute(f"delete from {b.place(table.name)} where {b.condition(table)}")
+        await b.forget_counts()
         await activation.drop_staging(b)
 
     @asynccontextmanager

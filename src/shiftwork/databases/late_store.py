@@ -42,7 +42,7 @@ class LateStore:
         while self._store is None:
             try:
                 store: Any = await self._opening()
-            except Exception as error:  # noqa: BLE001  # other databases are served, and this one is tried again
+            except Exception as error:  # noqa: BLE001  # other databases are served, and this one is retried
                 self._note(error)
                 await asyncio.sleep(AGAIN_SEC)
             else:

@@ -31,7 +31,7 @@ from shiftwork.search import index
 from shiftwork.search import maintenance as search
 from shiftwork.store import crash_points
 from shiftwork.store.postgres_errors import LOST, translate
-from shiftwork.store.postgres_migrating import done
+from shiftwork.store.postgres_migrate import done
 from shiftwork.store.store import Tx
 from shiftwork.triggers import maintenance as triggers
 
@@ -318,6 +318,7 @@ class _Move:
         for table in self._tables:
             if table.name in BULK or table.name == "tasks":
                 await a.connection.execute(f"delete from {a.place(table.name)} where {a.condition(table)}")
+        await a.forget_counts()
         await activation.drop_staging(b)
         await changes.remove(a, self._tables)
         await guard.remove(a, self._tables, keep_refusing=True)

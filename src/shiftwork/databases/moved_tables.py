@@ -72,7 +72,7 @@ class MovedTable(NamedTuple):
 
     @property
     def copied(self) -> tuple[str, ...]:
-        """The columns to copy: all but the number of a review, which is assigned anew."""
+        """The columns to copy: all but the number of a review, which the target database assigns."""
         return tuple(column for column in self.columns if (self.name, column) != ("reviews", "seq"))
 
 
@@ -211,6 +211,18 @@ class Side:
         text = f"{first} select count(*), coalesce(sum({hashed}), 0)::text from {rows} t"
         count, total = await self.connection.fetchrow(text)
         return Digest(count, int(total))
+
+    async def forget_counts(self) -> None:
+        """Drop the kept counts of the workspace once its rows and events are deleted: some ends were not counted yet.
+
+        The new generation makes a job start again that has read those events.
+        """
+        async with self.connection.transaction():
+            await self.connection.execute(f"update {self.place('count_marks')} set generation = generation + 1")
+            for table in ("count_sums", "count_changes"):
+                await self.connection.execute(
+                    f"delete from {self.place(table)} where workspace = {literal(self.workspace)}"
+                )
 
     def own_rows(self, table: MovedTable) -> str:
         return f"(select * from {self.place(table.name)} where {self.condition(table)})"

@@ -1,4 +1,4 @@
-"""Implements the operations on workspaces in one database; `routed.py` combines all databases."""
+"""Implements the operations on workspaces in one database; `routed_executor.py` combines all databases."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ select peer from routes where workspace = :workspace and state = 'left'
 update routes set first_event = :upto where workspace = :workspace and state = 'here'
 
 -- name: workspace_tasks
--- Workspaces with how many tasks each has, in one pass over the tasks.
+-- The number of tasks of each workspace, in one pass over the tasks.
 select w.name, w.profile, w.created_at, coalesce(c.open_tasks, 0) as open_tasks, coalesce(c.ready, 0) as ready,
   coalesce(c.running, 0) as running, coalesce(c.dead_lettered, 0) as dead_lettered
 from workspaces w left join (

@@ -191,7 +191,7 @@ class Routes:
         for name, shared in self.databases.items():
             left = {workspace for workspace, owner in self._owners.items() if owner != name}
             for workspace in left - shared.left:
-                shared.note_left(workspace)
+                shared.record_move(workspace)
             shared.left &= left
 
     async def _activate(self, workspace: str) -> None:

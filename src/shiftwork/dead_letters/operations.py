@@ -17,7 +17,7 @@ from shiftwork.engine.fence import check_version
 from shiftwork.engine.prepare import prepare, relane, without_times
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
-from shiftwork.engine.submit import inherit_open_fate
+from shiftwork.engine.submit import recheck_dependencies
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import check, ids, reasons
 from shiftwork.model.errors import InputError, NotFound, ShiftworkError, WrongState
@@ -114,7 +114,7 @@ async def _carry_out(work: UnitOfWork, row: TaskRow, verdict: ReviewDecision) ->
         await work.tx.run("resolve_alerts_of", items=[(row.id,)], now=work.now, actor=work.caller.actor)
     if verdict.decision == "escalate":
         work.alert(row.workspace, "escalated", row.id, actor=work.caller.actor, note=verdict.note)
-    await inherit_open_fate(work, row)
+    await recheck_dependencies(work, row)
     if verdict.decision == "cancel":
         await consequences.cancel_dependents(work, {row.root_id})
     if verdict.chain and verdict.decision in _LEAVES - {"cancel"} and row.status != State.CANCELLED:

@@ -20,7 +20,7 @@ from shiftwork.model.history import Event
 from shiftwork.model.states import FINAL, SETTLED
 from shiftwork.model.task import Task
 from shiftwork.queue import Queue
-from shiftwork.worker.child import Start
+from shiftwork.worker.child_process import Start
 
 LANDING_PAGE = {
     "title": "Build a landing page",

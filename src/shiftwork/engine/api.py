@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, Unpack
 
 from msgspec import Meta
 
-from shiftwork.model import check, garbage
+from shiftwork.model import check, gc_pause
 from shiftwork.model.errors import (
     CircularDependency,
     DuplicateTask,
@@ -158,10 +158,10 @@ class Everyday(Steering, name="", group="Tasks"):
         """
         if not tasks:
             return []
-        with garbage.put_off(len(tasks)):
+        with gc_pause.put_off(len(tasks)):
             new = check.read_all(tasks, NewTask, "tasks")
         made: list[Submitted] = await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room, connection)
-        with garbage.put_off(len(made)):
+        with gc_pause.put_off(len(made)):
             return [TaskHandle.of(self, each) for each in made]
 
     async def submit_dag(

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.engine import dependencies, dependents, paths
+from shiftwork.engine import critical_path, dependencies, dependents
 from shiftwork.engine.dependencies import Dependency, block_check_at, refuse_outer_cycle
-from shiftwork.engine.dependents import inherit_fate
+from shiftwork.engine.dependents import apply_ended_dependencies
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import check_version
 from shiftwork.engine.new_rows import NewEdge
@@ -17,7 +17,7 @@ from shiftwork.engine.prepare import as_new, estimated_cost, relane
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
-from shiftwork.fairness.share_policy import TAG
+from shiftwork.fairness.policy import TAG
 from shiftwork.model import ids, times
 from shiftwork.model.errors import InputError, NotFound, ShiftworkError, UnknownDependency, WrongState
 from shiftwork.model.outcome import Outcome
@@ -144,7 +144,7 @@ async def update(
     if row.status == State.READY and path is None:
         work.mark_ready(row, settings)
     work.emit(row, "updated", path, reason=changes.note, data=changed)
-    await inherit_fate(work, {row.root_id: above})
+    await apply_ended_dependencies(work, {row.root_id: above})
     await work.save()
     return Outcome(name, row.status, data={"version": row.version})
 
@@ -273,7 +273,7 @@ async def _change_dependencies(work: UnitOfWork, row: TaskRow, wanted: list[str]
     await refuse_outer_cycle(work, {row.root_id: [dependency.root for dependency in above]})
     edges = [NewEdge(row.root_id, dependency.root, dependency.status == State.COMPLETED) for dependency in above]
     await work.tx.insert("insert_edges", sorted(edges))
-    await paths.lengthen(work, {dependency.root: row.path_weight + 1 for dependency in above})
+    await critical_path.lengthen(work, {dependency.root: row.path_weight + 1 for dependency in above})
     row.blocked_reason, row.block_check_at = None, block_check_at(settings, above, work.now)
     return above
 

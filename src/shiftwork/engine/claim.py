@@ -12,7 +12,7 @@ from shiftwork.accounts.choice import AccountUse
 from shiftwork.agents import liveness
 from shiftwork.artifacts import inputs
 from shiftwork.budgets.allocator import BudgetAllocator, open_allocator
-from shiftwork.budgets.booking import tell_closed
+from shiftwork.budgets.booking import emit_budget_closed
 from shiftwork.budgets.policy import day_begins
 from shiftwork.engine import lease_policy, read
 from shiftwork.engine.assignment import Assignment, Input, Terms
@@ -343,7 +343,7 @@ async def assign(
     """Write the claims and their events."""
     chosen, tx, engine, caller = admitted.rows, work.tx, work.engine, work.caller
     for closed in await allocator.pay(tx, chosen):
-        tell_closed(work, closed)
+        emit_budget_closed(work, closed)
     if not chosen:
         await work.save_events()
         return []

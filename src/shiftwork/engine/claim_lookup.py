@@ -19,7 +19,7 @@ async def current(tx: Tx, caller: Caller, task_id: str, agent_id: str | None, ru
     """
     row = await tx.one("read_tasks", items=[(task_id,)])
     shown = ids.show_task(task_id)
-    if row is None or not caller.sees(row["workspace"]):
+    if row is None or not caller.may_see(row["workspace"]):
         raise NotFound(f"there is no task {shown}", task_id=shown)
     held = row["status"] in CLAIMED_STATES
     agent, runtime = ("agent_id", "runtime_id") if held else ("last_agent_id", "last_runtime_id")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from shiftwork.engine import claim_hooks, finish, idempotency
+from shiftwork.engine import claim_hooks, finish, idempotency, lost_claim
 from shiftwork.engine.assignment import Assignment
 from shiftwork.engine.claim import ClaimAnswer, claim
 from shiftwork.engine.claim_hooks import Look
@@ -20,8 +20,15 @@ from shiftwork.engine.joint_claim import Asked, claim_together
 from shiftwork.engine.lanes import ClaimFilter
 from shiftwork.engine.pick import ClaimRequest
 from shiftwork.engine.plain_claim import claim_one
-from shiftwork.model.errors import AgentUnavailable, AgentUnregistered, ShiftworkError
+from shiftwork.model.errors import (
+    AgentUnavailable,
+    AgentUnregistered,
+    OperationTimeout,
+    ShiftworkError,
+    StoreUnavailable,
+)
 from shiftwork.operation.local import Call
+from shiftwork.store.deadline import ends_at
 
 MIN_POLL_SEC = 0.01
 CONTENDED_SEC = 0.05
@@ -97,7 +104,7 @@ async def _claim(call: Call, request: ClaimRequest) -> ClaimAnswer:
     try:
         return await asyncio.shield(claiming)
     except asyncio.CancelledError:
-        call.shared.keep(asyncio.ensure_future(_give_back_later(call, claiming)))
+        call.shared.keep(asyncio.ensure_future(_release_later(call, claiming)))
         raise
 
 
@@ -107,6 +114,31 @@ async def _claim_now(call: Call, request: ClaimRequest) -> ClaimAnswer:
 
 
 async def _claim_here(call: Call, request: ClaimRequest) -> ClaimAnswer:
+    """Claim; if the connection breaks during the commit, undo what may have been claimed, and claim once more.
+
+    No one has the tokens of such a claim, so its tasks and the agent's slots would be blocked until it expires.
+    """
+    began = asyncio.get_running_loop().time()
+    try:
+        return await _claim_once(call, request)
+    except StoreUnavailable as error:
+        if error.transaction_at is None:
+            raise
+        with ends_at(began + call.engine.store.operation_max_sec):
+            try:
+                return await _claim_again(call, request, error.transaction_at)
+            except (StoreUnavailable, OperationTimeout):
+                raise error from error.__cause__  # the first outcome is still unknown
+
+
+async def _claim_again(call: Call, request: ClaimRequest, lost_at: float) -> ClaimAnswer:
+    if call.caller.idempotency is not None:
+        return await _claim_once(call, request)  # under its key, it finds what was claimed before
+    await call.run_each_time(lost_claim.release, request, lost_at)
+    return await call.run_each_time(claim, request)
+
+
+async def _claim_once(call: Call, request: ClaimRequest) -> ClaimAnswer:
     idempotent = call.caller.idempotency
     if idempotent is None:
         return await _claim_jointly(call, request)
@@ -151,7 +183,7 @@ async def _claim_batch(call: Call, asked: Sequence[Asked]) -> list[ClaimAnswer |
     return answers
 
 
-async def _give_back_later(call: Call, claiming: asyncio.Future[ClaimAnswer]) -> None:
+async def _release_later(call: Call, claiming: asyncio.Future[ClaimAnswer]) -> None:
     with suppress(ShiftworkError, Repeated):
         await _release(call, (await claiming).assignments)
 

@@ -92,7 +92,7 @@ class Coalescer(Generic[I, A]):
         """Run a batch of one in its caller's task: this needs no other task, and a cancellation affects no one else."""
         loop = asyncio.get_running_loop()
         began, alone = loop.time(), self._alone
-        limit = None if self._overlap_sec is None else loop.call_later(self._overlap_sec, self._go_on_without, alone)
+        limit = None if self._overlap_sec is None else loop.call_later(self._overlap_sec, self._stop_waiting_for, alone)
         try:
             with deadline.ends_at(end):
                 (answer,) = await self._run([item])
@@ -106,7 +106,7 @@ class Coalescer(Generic[I, A]):
         self._took = loop.time() - began
         return answer
 
-    def _go_on_without(self, alone: object) -> None:
+    def _stop_waiting_for(self, alone: object) -> None:
         """Stop making queued calls wait for this one, which continues."""
         if self._alone is alone and self._overdue < MAX_OVERLAPPING:
             self._alone = None

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from shiftwork.engine import lease_policy, poison, retry
+from shiftwork.engine import lease_policy, retry
 from shiftwork.model import reasons
 from shiftwork.model.states import State, move
 from shiftwork.providers import provider_limits
 from shiftwork.providers.provider_limits import ClassifiedFailure, Signal
 from shiftwork.settings.model import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shiftwork.settings.model import Poison
+
+
+def is_poison(poison: Poison | None, agents: Iterable[str], failures: int) -> bool:
+    """Whether `failures` failed attempts under these agents show that the task itself is at fault."""
+    if poison is None or failures < poison.min_attempts:
+        return False
+    return len(set(agents)) >= poison.min_agents
 
 
 class AttemptFacts(NamedTuple):
@@ -75,7 +87,7 @@ def after_failure(facts: AttemptFacts, settings: Settings, judged: ClassifiedFai
 
 
 def _after_refusal(facts: AttemptFacts, settings: Settings, reason: str, signal: Signal, roll: float) -> Decision:
-    """The account rests until a person renews its key; the task goes to another account at once, or waits."""
+    """The account is not used until a person renews its key; the task goes to another account at once, or waits."""
     met = ProviderWait(signal, 0.0, is_named=False)
     once = settings.delivery == "at_most_once" and facts.started
     if once or not _waits_for_free(facts, settings):
@@ -115,7 +127,7 @@ def _after_counted_failure(
     met: ProviderWait | None = None,
 ) -> Decision:
     failures = facts.attempts + 1
-    poisoned = poison.is_poison(settings.poison, facts.failed_agents, failures)
+    poisoned = is_poison(settings.poison, facts.failed_agents, failures)
     decision = retry.decide_retry(
         settings.retry,
         reason=reason,

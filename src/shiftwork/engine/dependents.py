@@ -102,7 +102,7 @@ async def fail_dependents(work: UnitOfWork, roots: Collection[str], only: Collec
                 cancel_row(work, row, f"Dependency {ids.show_task(others[0])} failed")
                 cancelled.add(row.root_id)
     await _alert_creators(work, [row for row in rows if row.root_id in held], held)
-    await _go_on_without(work, passed, ends)
+    await _continue_without(work, passed, ends)
     await cancel_dependents(work, cancelled)
 
 
@@ -111,7 +111,7 @@ def _tell_failed(work: UnitOfWork, row: TaskRow, dependencies: Sequence[str], th
     work.emit(row, "dependency_failed", data={"dependencies": shown, "then": then})
 
 
-async def _go_on_without(
+async def _continue_without(
     work: UnitOfWork, pairs: Sequence[tuple[str, str]], ends: Mapping[str, FailedDependency]
 ) -> None:
     """Flip these edges (dependent, dependency), and record with each how the dependency ended."""
@@ -158,7 +158,7 @@ async def cancel_dependents(work: UnitOfWork, roots: Collection[str], only: Coll
             elif dependencies and settings.on_dependency_cancelled == "cancel" and row.status == State.PENDING:
                 cancel_row(work, row, f"Parent {ids.show_task(dependencies[0])} cancelled")
                 cancelled.add(row.root_id)
-        await _go_on_without(work, passed, ends)
+        await _continue_without(work, passed, ends)
         if satisfied:
             await _count_flips(work, await work.tx.all("satisfy_pairs", items=sorted(satisfied)))
         roots = cancelled
@@ -189,7 +189,7 @@ async def _dependents(
     return dependents
 
 
-async def inherit_fate(work: UnitOfWork, edges: dict[str, list[Dependency]]) -> None:
+async def apply_ended_dependencies(work: UnitOfWork, edges: dict[str, list[Dependency]]) -> None:
     """Apply the effect of dependencies that had already ended without success, as if they ended now."""
     states = {dependency.root: dependency.status for above in edges.values() for dependency in above}
     cancelled = {root for root, status in states.items() if status == State.CANCELLED}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from shiftwork.engine import dedupe_policy, dependencies, paths
+from shiftwork.engine import critical_path, dedupe_policy, dependencies
 from shiftwork.engine import dependents as consequences
 from shiftwork.engine.dependencies import Dependency, refuse_outer_cycle
 from shiftwork.engine.engine import log
@@ -216,7 +216,7 @@ async def merge(work: UnitOfWork, workspace: str, duplicate: Duplicate, local: M
         work.mark_ready(row, settings)
     more = {"dependencies": [ids.show_task(d.root) for d in joined]} if joined else {}
     work.emit(row, "merged", path, data={"priority": row.priority, "tags": list(merged.tags), **more, **event_data})
-    await consequences.inherit_fate(work, {row.root_id: joined})
+    await consequences.apply_ended_dependencies(work, {row.root_id: joined})
     return bool(joined)
 
 
@@ -245,7 +245,7 @@ async def _join_dependencies(
     await refuse_outer_cycle(work, {row.root_id: [d.root for d in joined]})
     edges_to = [NewEdge(row.root_id, d.root, d.status == State.COMPLETED) for d in joined]
     await work.tx.insert("insert_edges", sorted(edges_to))
-    await paths.lengthen(work, {d.root: row.path_weight + 1 for d in joined})
+    await critical_path.lengthen(work, {d.root: row.path_weight + 1 for d in joined})
     row.waiting = await consequences.count_waiting(work, row.root_id)
     row.block_check_at = dependencies.block_check_at(settings, joined, work.now) or row.block_check_at
     if not row.waiting or row.status == State.PENDING:
@@ -335,4 +335,4 @@ async def _pass_dependents(work: UnitOfWork, workspace: str, awaited: str, kept:
         work.touch(row)
         if row.waiting == 0 and row.status == State.PENDING:
             await consequences.unblock(work, row)
-    await consequences.inherit_fate(work, {dependent: [there] for dependent in dependents})
+    await consequences.apply_ended_dependencies(work, {dependent: [there] for dependent in dependents})

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shiftwork.artifacts.blob_store import BlobStore
-from shiftwork.engine.fast_path import FastPath
 from shiftwork.engine.lanes import LaneRegistry
 from shiftwork.engine.secrets import SecretBox
 from shiftwork.limits.quota_cache import QuotaCache
@@ -20,6 +20,32 @@ from shiftwork.store.store import Row, Store
 
 if TYPE_CHECKING:
     from shiftwork.snapshots.snapshot_folder import SnapshotFolder
+
+MISSES = 2
+"""Consecutive misses after which a workspace is assumed to have special work."""
+REST_SEC = 1.0
+"""How long that is assumed."""
+
+
+class FastPath:
+    """Records how the fast path of one verb fared, by workspace."""
+
+    def __init__(self) -> None:
+        self._misses: dict[str, int] = {}
+        self._rests_until: dict[str, float] = {}
+
+    def is_likely(self, workspace: str) -> bool:
+        return not self._rests_until or time.monotonic() >= self._rests_until.get(workspace, 0.0)
+
+    def record(self, workspace: str, *, is_plain: bool) -> None:
+        if is_plain:
+            self._misses.pop(workspace, None)
+            self._rests_until.pop(workspace, None)
+            return
+        misses = self._misses[workspace] = self._misses.get(workspace, 0) + 1
+        if misses >= MISSES:
+            self._rests_until[workspace] = time.monotonic() + REST_SEC
+
 
 log = logging.getLogger("shiftwork.engine")
 
@@ -74,7 +100,7 @@ class Caller(NamedTuple):
     still_allowed: StillAllowed | None = None
     """Called by waiting operations; None if access cannot be revoked during the call."""
 
-    def sees(self, workspace: str) -> bool:
+    def may_see(self, workspace: str) -> bool:
         return self.workspace is None or self.workspace == workspace
 
     def may_write(self, owner: str | None) -> bool:

@@ -35,7 +35,7 @@ async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token], *, ending
     """
     items = [(id_,) for id_ in sorted({token.id for token in tokens})]
     rows = await tx.all("lock_ends" if ending else "lock_claims", items=items)
-    return {row["id"]: row for row in rows if caller.sees(row["workspace"])}
+    return {row["id"]: row for row in rows if caller.may_see(row["workspace"])}
 
 
 async def lock_claim(tx: Tx, caller: Caller, token: Token) -> Row | None:

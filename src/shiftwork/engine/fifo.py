@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from shiftwork.engine.lane_merge import OVERFETCH, START, Place
+from shiftwork.engine.lane_scan import ALL_LANES, CHUNK, HEAD_ROWS, MAX_ROWS, Places
 from shiftwork.engine.lanes import Lane
-from shiftwork.engine.merge import OVERFETCH, START, Place
 from shiftwork.engine.pick import MAX_FRUITLESS, Picker
-from shiftwork.engine.scan import ALL_LANES, CHUNK, HEAD_ROWS, MAX_ROWS, Places
 from shiftwork.store.store import Row
 
 

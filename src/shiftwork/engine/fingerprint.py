@@ -1,4 +1,4 @@
-"""Fingerprints of failures: type, reason and the telling line of the error, without its volatile parts."""
+"""Fingerprints of failures: type, reason and the line of the error that names the cause, without its volatile parts."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 
 def fingerprint(type_: str, reason: str | None, error: str | None) -> str:
     """The group of a failure, as text that people read."""
-    line = telling_line(error or "")
+    line = cause_line(error or "")
     if reason == reasons.RATE_LIMIT and (reset := _RESET.search(line)) is not None and reset.start() > 0:
         line = line[: reset.start()]  # the time of a reset differs each time
     return f"{type_}/{reason or 'unknown'}/{fold(line)[:MAX_LENGTH]}"
 
 
-def telling_line(error: str) -> str:
+def cause_line(error: str) -> str:
     """The line with the cause: a traceback's exception, a command's last error, otherwise the first line."""
     text = error if len(error) <= HEAD + TAIL else f"{error[:HEAD]}\n{error[-TAIL:]}"
     lines = [line for line in text.splitlines() if line.strip()]

@@ -158,7 +158,7 @@ async def _complete_slowly(work: UnitOfWork, items: list[CheckedResult]) -> dict
         if _holds_claim(State.COMPLETED, work.caller, row, item.token):
             outcomes[item.token] = Outcome(ids.show_task(item.token.id), State.COMPLETED, repeated=True)
         elif _holds_claim(State.VALIDATING, work.caller, row, item.token):
-            outcomes[item.token] = await _hand_in_again(work, item)
+            outcomes[item.token] = await _resubmit(work, item)
         elif error := refusal(work.engine, work.caller, item.token, row, RUNNING_ONLY):
             outcomes[item.token] = Outcome(ids.show_task(item.token.id), error=error)
         else:
@@ -197,7 +197,7 @@ def _holds_claim(state: State, caller: Caller, row: Row | None, token: Token) ->
     return bool(row["status"] == state and row["fence"] == token.fence)
 
 
-async def _hand_in_again(work: UnitOfWork, item: CheckedResult) -> Outcome:
+async def _resubmit(work: UnitOfWork, item: CheckedResult) -> Outcome:
     """An output that awaits its verdict may get it with the second submission."""
     if item.result.verdict is None:
         return Outcome(ids.show_task(item.token.id), State.VALIDATING, repeated=True)
@@ -390,7 +390,7 @@ async def end_failed(
     row.failure_reason = decision.reason
     row.lost_agent_id = agent if decision.reclaimed else None
     _log(row, decision, agent)
-    await _go_on(work, row, decision)
+    await _prepare_next_attempt(work, row, decision)
     verb = "failed" if outcome == "failed" else "lease_expired"
     text = error or note or decision.reason
     data: dict[str, Any] = {"type": row.type, "error": error, "note": note, "why": decision.why, "session": retired}
@@ -429,7 +429,7 @@ def _log(row: TaskRow, decision: Decision, agent: str | None) -> None:
         log.info(alert_kinds.RETRIED, task_id, row.attempts, delay, extra={"task": task_id, "retry": row.attempts})
 
 
-async def _go_on(work: UnitOfWork, row: TaskRow, decision: Decision) -> None:
+async def _prepare_next_attempt(work: UnitOfWork, row: TaskRow, decision: Decision) -> None:
     """Prepare the row, or a new one, for its next attempt."""
     settings = await work.settings_of(row)
     row.available_at = work.now + decision.delay_sec if decision.status == State.RETRYING else None

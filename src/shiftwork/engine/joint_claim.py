@@ -29,11 +29,11 @@ from shiftwork.engine.claim import (
     register,
 )
 from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.lane_merge import OVERFETCH, START, LaneMerge
 from shiftwork.engine.lanes import TARGETED, ClaimFilter, Lane
-from shiftwork.engine.merge import OVERFETCH, START, LaneMerge
 from shiftwork.engine.pick import ClaimRequest
 from shiftwork.engine.unit_of_work import UnitOfWork
-from shiftwork.fairness import share_policy
+from shiftwork.fairness import policy
 from shiftwork.limits.gates import Gates
 from shiftwork.store.store import Row, Tx
 
@@ -82,7 +82,7 @@ async def claim_together(
 ) -> list[ClaimAnswer | None]:
     """Hand out work to several agents of one workspace, best first. None stands for a claim that must be made alone."""
     settings = (await engine.settings_cache.load(tx, workspace)).settings()
-    if share_policy.is_on(settings.fair_share) or settings.affinity_sec:
+    if policy.is_fair_share_on(settings.fair_share) or settings.affinity_sec:
         return [None] * len(asked)
     agents = await _lock_agents(tx, engine, workspace, asked)
     found = await tx.all("find_work", workspace=workspace, bound=TARGETED, items=[(id_,) for id_ in agents])
@@ -95,7 +95,7 @@ async def claim_together(
     left_alone: set[Claimer] = set()
     events = UnitOfWork(tx, engine, Caller())
     for group in groups.values():
-        left_alone |= await _deal(tx, group)
+        left_alone |= await _distribute(tx, group)
         await _hand_over(tx, engine, workspace, group, events)
     await _note_agents(tx, workspace, claimers.values())
     await _note_runtimes(tx, workspace, claimers.values(), always=settings.runtime_offline_sec is not None)
@@ -174,7 +174,7 @@ def _share_slots(claimers: Collection[Claimer], found: Sequence[Row]) -> None:
         free[id_] -= claimer.room
 
 
-async def _deal(tx: Tx, group: Sequence[Claimer]) -> set[Claimer]:
+async def _distribute(tx: Tx, group: Sequence[Claimer]) -> set[Claimer]:
     """Take tasks for claims with the same filter, and deal them out in turn. Returns the claims that must be made
     alone.
 

@@ -183,7 +183,7 @@ async def _beat_plain(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Be
     if not all(beat.is_bare for beat in beats):
         return None
     resolver = await engine.settings_cache.load(tx, workspace)
-    if resolver.anywhere(_beats_say_more):
+    if resolver.anywhere(_heartbeats_do_more):
         return None
     items = sorted({beat.token for beat in beats})
     covers_all = tx.now if resolver.settings().heartbeat.scope == "runtime" else None
@@ -197,7 +197,7 @@ async def _beat_plain(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Be
     return [HeartbeatReply(ids.show_task(beat.token.id), "continue", slow_down_sec=slow) for beat in beats]
 
 
-def _beats_say_more(settings: Settings) -> bool:
+def _heartbeats_do_more(settings: Settings) -> bool:
     """Whether a heartbeat may write an event or be answered with a request to yield."""
     return bool(settings.heartbeat.log_every_sec) or preemption.preempts(settings)
 
@@ -372,7 +372,7 @@ async def runtime_heartbeat(
     lost: list[str] = []
     live: dict[str, Row] = {}
     rows = await tx.all("read_tasks", items=[(t.id,) for t in sorted(set(holding))]) if holding else []
-    found = {row["id"]: row for row in rows if caller.sees(row["workspace"])}
+    found = {row["id"]: row for row in rows if caller.may_see(row["workspace"])}
     for token in holding:
         row = found.get(token.id)
         if row is not None and row["status"] in CLAIMED_STATES and row["fence"] == token.fence:

@@ -20,7 +20,7 @@ from shiftwork.engine.new_dags import NO_DAG, DagFields
 from shiftwork.engine.prepare import Plans, Prepared, has_schema, prepare, traced
 from shiftwork.engine.rerun import Again
 from shiftwork.engine.submit import ceiling, lanes_of
-from shiftwork.model import check, garbage, ids
+from shiftwork.model import check, gc_pause, ids
 from shiftwork.model.errors import NotFound, TooLarge
 from shiftwork.model.history import Attempt, EventPage, History, Transition
 from shiftwork.model.outcome import Outcome
@@ -104,7 +104,7 @@ async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
     prepared: list[Prepared] = []
     plans: Plans = resolver.plans
     workspace, now = call.workspace, call.engine.store.now()
-    with tracing.span("submit", "producer", tasks=len(tasks)), garbage.put_off(len(tasks)):
+    with tracing.span("submit", "producer", tasks=len(tasks)), gc_pause.put_off(len(tasks)):
         origin = tracing.current()
         for place, task in enumerate(tasks):
             where = "task" if alone else f"tasks[{place}]"

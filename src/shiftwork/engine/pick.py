@@ -10,10 +10,10 @@ import msgspec
 from shiftwork.accounts.choice import AccountUse
 from shiftwork.budgets.allocator import BudgetAllocator
 from shiftwork.engine.engine import Engine
+from shiftwork.engine.lane_merge import OVERFETCH, START, Head, Heads, LaneMerge
+from shiftwork.engine.lane_scan import Places, Scan
 from shiftwork.engine.lanes import ClaimFilter, Lane
-from shiftwork.engine.merge import OVERFETCH, START, Head, Heads, LaneMerge
-from shiftwork.engine.scan import Places, Scan
-from shiftwork.fairness import affinity, share_policy
+from shiftwork.fairness import policy, preferences
 from shiftwork.fairness.fair_share import FairShareMerge, RoundRobin, load_round_robin
 from shiftwork.fairness.preferences import Needs, Preferences, needs_of
 from shiftwork.limits.gates import Gates
@@ -141,8 +141,8 @@ class Picker:
         """The order of several lanes: by rank, or round-robin over shares and by rank within each."""
         workspace = self._request.workspace
         settings = (await self._engine.settings_cache.load(self._tx, workspace)).settings()
-        bonuses = await affinity.affinity_bonus(self._tx, self._agent, lanes, settings)
-        if not share_policy.is_on(settings.fair_share) or len({lane.key.share for lane in lanes}) == 1:
+        bonuses = await preferences.affinity_bonus(self._tx, self._agent, lanes, settings)
+        if not policy.is_fair_share_on(settings.fair_share) or len({lane.key.share for lane in lanes}) == 1:
             return LaneMerge(self._tx, lanes, bonuses, heads)
         self._round_robin = self._round_robin or await load_round_robin(self._tx, self._engine, workspace, lanes)
         return FairShareMerge(self._tx, lanes, bonuses, heads, self._round_robin, settings)

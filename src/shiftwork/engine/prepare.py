@@ -14,7 +14,7 @@ from shiftwork.engine.lanes import LaneKey, lane_key
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork, own_settings
-from shiftwork.fairness import serial_policy, share_policy
+from shiftwork.fairness import policy
 from shiftwork.limits import capacity_policy
 from shiftwork.model import check, ids
 from shiftwork.model.errors import InputError, TooLarge, UnknownReference
@@ -92,7 +92,7 @@ class Prepared(NamedTuple):
         return self.plan.has_own_settings
 
 
-Plans = dict[tuple[str, share_policy.Share], Plan]
+Plans = dict[tuple[str, policy.Share], Plan]
 """By type and fair share, for tasks that set nothing but their type; without a share, for any share."""
 
 MAX_PLANS = 10_000
@@ -214,13 +214,13 @@ def _place(where: str, field: str) -> str:
 def _known(plans: Plans, new: NewTask) -> Plan | None:
     """The plan for tasks like this one."""
     plan = plans.get((new.type, None))
-    if plan is None or not share_policy.is_on(plan.settings.fair_share):
+    if plan is None or not policy.is_fair_share_on(plan.settings.fair_share):
         return plan
     return plans.get((new.type, _share(new, plan.settings)))
 
 
-def _share(new: NewTask, settings: Settings) -> share_policy.Share:
-    return share_policy.share_of(settings.fair_share, new.created_by, new.issue_id, new.tags)
+def _share(new: NewTask, settings: Settings) -> policy.Share:
+    return policy.share_of(settings.fair_share, new.created_by, new.issue_id, new.tags)
 
 
 def traced(new: NewTask, traceparent: str | None) -> NewTask:
@@ -302,7 +302,7 @@ def lane_of(new: NewTask, workspace: str, settings: Settings, boost: float, fail
         batches.agent_of(new.payload["provider"]) if in_batch else new.target_agent_id,
         fallback,
         share=_share(new, settings),
-        serial=serial_policy.kind(settings.serialize_by, new.serial_key),
+        serial=policy.serial_kind(settings.serialize_by, new.serial_key),
     )
 
 

@@ -149,7 +149,7 @@ def band(key: float, settings: Settings) -> int:
     return round(key / _LEVEL_GAP) if settings.ordering == "strict_level" else 0
 
 
-def starves(facts: RankFacts, settings: Settings, since: float, now: float) -> bool:
+def is_starved(facts: RankFacts, settings: Settings, since: float, now: float) -> bool:
     """Whether a task that has waited this long counts as starved."""
     at = _starved_at(facts, settings)
     return at is not None and since <= at <= now

@@ -399,7 +399,7 @@ def _failures(context: TaskContext) -> list[Failed]:
 def _result(row: TaskRow, context: TaskContext) -> Result | None:
     """The task's result, the output of its last attempt, or the output that awaits its verdict."""
     if context.output is not None:
-        return _handed_in(row, context.output)
+        return _unjudged_result(row, context.output)
     ended = [a for a in context.attempts if a["outcome"] in {"completed", "failed"}]
     if not ended:
         return None
@@ -424,7 +424,7 @@ def _result(row: TaskRow, context: TaskContext) -> Result | None:
     )
 
 
-def _handed_in(row: TaskRow, output: Row) -> Result:
+def _unjudged_result(row: TaskRow, output: Row) -> Result:
     handed = msgspec.json.decode(output["result"])
     return Result(
         task_id=ids.show_task(row.id),

@@ -13,7 +13,7 @@ from shiftwork.engine.lineage import add_rerun_row
 from shiftwork.engine.prepare import Prepared, as_new, prepare, without_times
 from shiftwork.engine.read import read_body
 from shiftwork.engine.rows import TaskRow
-from shiftwork.engine.submit import inherit_open_fate
+from shiftwork.engine.submit import recheck_dependencies
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model import ids
 from shiftwork.model.errors import TooLarge, WrongState
@@ -64,7 +64,7 @@ async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str, again: Aga
     if waiting := [each for each in (fresh, *following) if each.waiting]:
         await work.save_rows()  # from here on, the new rows are current in their lineages
         for each in waiting:
-            await inherit_open_fate(work, each)
+            await recheck_dependencies(work, each)
     await work.save()
     return Outcome(ids.show_task(fresh.id), fresh.status, data=data or None)
 

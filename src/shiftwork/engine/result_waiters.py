@@ -111,12 +111,12 @@ class ResultWaiters:
     async def _repair(self) -> None:
         """Occasionally look up all awaited ids at once, and renew the registration."""
         loop = asyncio.get_running_loop()
-        said, looks = loop.time(), iter(FIRST_LOOKS_SEC)
+        renewed, looks = loop.time(), iter(FIRST_LOOKS_SEC)
         while True:
             await asyncio.sleep(next(looks, REPAIR_SEC) if self._store.announces_ends else POLL_SEC)
             await self._look()
-            if loop.time() - said > LISTEN_SEC / 2 or not self._registered:
-                said = loop.time()
+            if loop.time() - renewed > LISTEN_SEC / 2 or not self._registered:
+                renewed = loop.time()
                 await self._register()
 
     async def _look(self) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.engine import paths
+from shiftwork.engine import critical_path
 from shiftwork.engine.dependencies import Dependency, refuse_outer_cycle, resolve
-from shiftwork.engine.dependents import inherit_fate
+from shiftwork.engine.dependents import apply_ended_dependencies
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.failed_ends import ENDS, failed_dependencies, failed_ends
 from shiftwork.engine.new_dags import DagFields
@@ -256,8 +256,8 @@ async def _suspend(
 ) -> None:
     """Wait for these: the parent resumes when the last one completes or ends, without a counted attempt."""
     roots = sorted(states)
-    await paths.lengthen(work, dict.fromkeys(roots, row.path_weight + 1))
+    await critical_path.lengthen(work, dict.fromkeys(roots, row.path_weight + 1))
     await _wait_edges(work, row, states, failed, any_end=any_end)
     await suspend(work, row, {"for": [ids.show_task(root) for root in roots]})
     left = [Dependency(root, status) for root, status in states.items() if root not in failed]
-    await inherit_fate(work, {row.root_id: left})
+    await apply_ended_dependencies(work, {row.root_id: left})

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shiftwork.artifacts import inputs
-from shiftwork.budgets.membership import put_under
-from shiftwork.engine import dependencies, duplicates, new_dags, paths, rank
+from shiftwork.budgets.membership import assign_budgets
+from shiftwork.engine import critical_path, dependencies, duplicates, new_dags, rank
 from shiftwork.engine.dependencies import Dependency, block_check_at, raise_cycle, refuse_outer_cycle
-from shiftwork.engine.dependents import inherit_fate
+from shiftwork.engine.dependents import apply_ended_dependencies
 from shiftwork.engine.duplicates import Duplicate, Item
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.lanes import LaneKey
@@ -25,7 +25,7 @@ from shiftwork.engine.prepare import Prepared
 from shiftwork.engine.rows import TaskRow, places_of_id, to_insert
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.limits import capacity, quotas
-from shiftwork.model import garbage, graph, ids
+from shiftwork.model import gc_pause, graph, ids
 from shiftwork.model.errors import IdInUse, InputError, UnknownDependency
 from shiftwork.model.states import State, move, write_path
 from shiftwork.model.task import SCHEDULED, NewTask, Submitted, dollars, micros
@@ -97,7 +97,7 @@ async def submit(
         # A cycle may lead through tasks of this batch whose ids were not known before.
         await refuse_outer_cycle(work, {c: [p.root for p in a] for c, a in edges.items() if a})
     rows = await _insert(work, workspace, items, edges, lanes, dag, origin)
-    await inherit_fate(work, edges)
+    await apply_ended_dependencies(work, edges)
     if own:
         await work.save()
     answers = {
@@ -112,7 +112,7 @@ async def _submit_plain(
 ) -> list[Submitted]:
     """Submit plain tasks: a row, a body, tags and an event each. Shared values are computed once."""
     places, kinds = _Places(lanes, work.now), dict[Any, _Alikes]()
-    with garbage.put_off(len(batch)):
+    with gc_pause.put_off(len(batch)):
         for id_, prepared in zip(made, batch, strict=True):
             new = prepared.new
             key = (
@@ -124,7 +124,7 @@ async def _submit_plain(
             if kind is None:
                 kind = kinds[key] = _alikes(work, workspace, id_, prepared, places)
             kind.tasks.append((id_, None, None))
-        answers = [Submitted(task, _READY, dag_id=dag) for task, dag in map(ids.show_lone, made)]
+        answers = [Submitted(task, _READY, dag_id=dag) for task, dag in map(ids.show_standalone, made)]
     rows = [kind.rows() for kind in kinds.values()]
     await work.tx.insert("insert_tasks", rows[0] if len(rows) == 1 else list(itertools.chain.from_iterable(rows)))
     await work.tx.insert("insert_bodies", [(id_, prepared.body) for id_, prepared in zip(made, batch, strict=True)])
@@ -278,7 +278,7 @@ async def _lock_joined(work: UnitOfWork, workspace: str, references: Mapping[str
     """
     known = set((await dependencies.uuids(work.tx, workspace, references)).values())
     if known:
-        await work.lock(sorted(known | await paths.above(work, known)))
+        await work.lock(sorted(known | await critical_path.above(work, known)))
 
 
 async def _settle_inputs(
@@ -309,7 +309,7 @@ def _refuse_cycle(items: list[Item], edges: dict[str, list[Dependency]]) -> None
         raise_cycle([keys.get(node, ids.show_task(node)) for node in cycle])
 
 
-async def inherit_open_fate(work: UnitOfWork, row: TaskRow) -> None:
+async def recheck_dependencies(work: UnitOfWork, row: TaskRow) -> None:
     """The same for a task that waits again: its dependencies may have ended meanwhile."""
     if row.status != State.PENDING:
         return
@@ -317,7 +317,7 @@ async def inherit_open_fate(work: UnitOfWork, row: TaskRow) -> None:
     newest = await work.tx.all("lineage_states", items=[(e["dependency"],) for e in edges if not e["satisfied"]])
     states = {each["root_id"]: each["status"] for each in newest}
     states |= {each["root_id"]: work.rows[each["id"]].status for each in newest if each["id"] in work.rows}
-    await inherit_fate(work, {row.root_id: [Dependency(root, status) for root, status in states.items()]})
+    await apply_ended_dependencies(work, {row.root_id: [Dependency(root, status) for root, status in states.items()]})
 
 
 async def _insert(
@@ -346,7 +346,7 @@ async def _insert(
     await _schedule(work, rows)
     _tell_created(work, items, rows, origin.verb, stopped)
     new = {item.id for item in items}
-    await paths.lengthen(work, {root: length for root, length in weights.items() if root not in new and length})
+    await critical_path.lengthen(work, {root: length for root, length in weights.items() if root not in new and length})
     for row in rows:
         if row.dag_id != row.id:
             work.count_in_dag(row.dag_id, None, row.status)
@@ -412,7 +412,7 @@ async def _budgets(
         groups[dags.get(item.id, "")][item.id] = item.prepared.new
     under: dict[str, str] = {}
     for dag_id, tasks in groups.items():
-        under |= await put_under(work, workspace, tasks, dag_id, dag.budget_ceiling, origin.budget_id)
+        under |= await assign_budgets(work, workspace, tasks, dag_id, dag.budget_ceiling, origin.budget_id)
     return under
 
 

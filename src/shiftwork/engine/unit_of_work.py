@@ -103,7 +103,7 @@ class UnitOfWork:
         missing = sorted(i for i in wanted if i not in self.rows)
         if missing:
             for row in await self.tx.all("lock_tasks", items=[(i,) for i in missing]):
-                if self.caller.sees(row["workspace"]):
+                if self.caller.may_see(row["workspace"]):
                     self.attach(load(row))
             await self._lock_roots()
         return [self.rows[i] for i in wanted if i in self.rows]
@@ -392,13 +392,13 @@ class UnitOfWork:
         if asked or (self._is_asked() and self.rows.keys() != self._looked_for):
             context = await self.tx.all("lock_what_ends_touch", items=asked)
             self.found = context[0]
-        self._emit_for_lone(self._open.keys() - {row["id"] for row in context})
+        self._emit_for_standalone(self._open.keys() - {row["id"] for row in context})
         return context
 
     def _is_asked(self) -> bool:
         return any(part.asks for part in self._parts.values())
 
-    def _emit_for_lone(self, lone: set[str]) -> None:
+    def _emit_for_standalone(self, lone: set[str]) -> None:
         """A standalone task is its own DAG: its last event reports the DAG's end."""
         self._emit_accepted(lone)
         for event in self._events:

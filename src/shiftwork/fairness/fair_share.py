@@ -9,10 +9,10 @@ import msgspec
 
 from shiftwork.engine import rank
 from shiftwork.engine.engine import Engine
+from shiftwork.engine.lane_merge import OVERFETCH, Head, Heads, LaneMerge
 from shiftwork.engine.lanes import Lane
-from shiftwork.engine.merge import OVERFETCH, Head, Heads, LaneMerge
-from shiftwork.fairness import share_policy
-from shiftwork.fairness.share_policy import Share
+from shiftwork.fairness import policy
+from shiftwork.fairness.policy import Share
 from shiftwork.settings.model import Settings
 from shiftwork.store.store import Row, Tx
 
@@ -73,7 +73,7 @@ class FairShareMerge(LaneMerge):
 
     def take(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            self._round_robin.order = share_policy.after(self._round_robin.order, self._share[row["lane"]])
+            self._round_robin.order = policy.after_serving(self._round_robin.order, self._share[row["lane"]])
 
     async def save(self) -> None:
         await self._round_robin.save()
@@ -89,9 +89,9 @@ class FairShareMerge(LaneMerge):
             # Spare tasks come from the same shares, so that a share whose best task is locked can use its next.
             self._left, self._expected = self._wanted, self._round_robin.order
         first = min(bands.values())
-        served = share_policy.next_of(self._expected, [each for each, band in bands.items() if band == first])
+        served = policy.next_share(self._expected, [each for each, band in bands.items() if band == first])
         head = heapq.heappop(self._piles[served])
         if head[3] is not None:  # otherwise the lane must be read on first, and its share keeps its turn
             self._left -= 1
-            self._expected = share_policy.after(self._expected, served)
+            self._expected = policy.after_serving(self._expected, served)
         return head

@@ -10,7 +10,7 @@ from shiftwork.engine.engine import NOWHERE, Caller, Engine
 from shiftwork.engine.lanes import Lane, filter_of
 from shiftwork.engine.rows import TaskRow, load
 from shiftwork.engine.unit_of_work import UnitOfWork
-from shiftwork.fairness import preemption_policy
+from shiftwork.fairness import policy
 from shiftwork.model import ids
 from shiftwork.settings.model import Settings
 from shiftwork.store.store import Row, Tx
@@ -82,8 +82,8 @@ async def _victim(work: UnitOfWork, urgent: TaskRow, agents: Sequence[str], aske
     def parts(row: TaskRow) -> rank.Parts:
         return rank.parts(row.rank_facts(), settings[row.id], work.now)
 
-    running = [preemption_policy.Running(row.id, parts(row), row.claimed_at or 0.0) for row in held.values()]
-    chosen = preemption_policy.lowest(running, parts(urgent))
+    running = [policy.RunningTask(row.id, parts(row), row.claimed_at or 0.0) for row in held.values()]
+    chosen = policy.least_urgent(running, parts(urgent))
     return None if chosen is None else held[chosen.id]
 
 

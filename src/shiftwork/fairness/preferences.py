@@ -3,6 +3,9 @@
 A retry prefers an agent other than the one that failed, or its own runtime; an output prefers a judge that did not
 produce it; a task prefers agents that have its models; a task that is not urgent prefers an agent whose account has
 much more left. None of them is a requirement: after the wait, any able agent takes the task.
+
+Affinity prefers an agent whose last task was similar. It decides which agent gets a task, not which task goes first: a
+single agent takes tasks in order.
 """
 
 from __future__ import annotations
@@ -15,19 +18,18 @@ import msgspec
 
 from shiftwork.engine import model_choice as models
 from shiftwork.engine import rank, retry
-from shiftwork.engine.lanes import ClaimFilter, requested_by
+from shiftwork.engine.lanes import ClaimFilter, Lane, requested_by
 from shiftwork.engine.unit_of_work import own_settings
-from shiftwork.fairness import patience
+from shiftwork.fairness import policy
 from shiftwork.model.keys import Key
+from shiftwork.settings.model import Settings
+from shiftwork.store.store import Row, Tx
 from shiftwork.validation import policy as verdict
 
 if TYPE_CHECKING:
     from shiftwork.accounts.choice import AccountUse
     from shiftwork.engine.engine import Engine
-    from shiftwork.engine.lanes import Lane
     from shiftwork.limits.gates import Gates
-    from shiftwork.settings.model import Settings
-    from shiftwork.store.store import Row, Tx
 
 Suits = Callable[["Row", ClaimFilter], bool]
 """Whether another agent suits a task better."""
@@ -79,13 +81,13 @@ class Preferences:
 
     def concern(self, row: Row, lane: Lane) -> bool:
         """Whether a preference could keep this task from this agent; most tasks have none."""
-        if row["last_agent_id"] is not None or lane.key.mixed or not self._gates.suits(lane):
+        if row["last_agent_id"] is not None or lane.key.mixed or not self._gates.prefers_lane(lane):
             return True
         return self._use.fleet is not None and rank.level(row["priority"]) != "high"
 
     def concern_new(self, lane: Lane) -> bool:
         """The same for tasks of this lane that no agent has had yet."""
-        return lane.key.mixed or not self._gates.suits(lane) or self._use.fleet is not None
+        return lane.key.mixed or not self._gates.prefers_lane(lane) or self._use.fleet is not None
 
     @staticmethod
     def reads_body(row: Row, lane: Lane) -> bool:
@@ -95,7 +97,7 @@ class Preferences:
         """The wait of a task that is kept for other agents; None if this agent may take it."""
         needs = needs_of(row, lane, body)
         settings = await self._settings(row, body)
-        until = patience.until(row["updated_at"], settings)
+        until = policy.wait_until(row["updated_at"], settings)
         if self._tx.now >= until:
             return None
         found = await self._kept_for(row, needs, settings, body)
@@ -172,7 +174,7 @@ class Preferences:
         """Other free agents that are claiming such work and suit it better."""
         if self._others is None:
             names = {"workspace": self._agent["workspace"], "id": self._agent["id"]}
-            found = await self._tx.all("asking_agents", **names, since=self._tx.now - patience.ASKING_SEC)
+            found = await self._tx.all("asking_agents", **names, since=self._tx.now - policy.ASKING_SEC)
             self._others = [(other, requested_by(other)) for other in found]
         type_, target = row["type"], row["target_agent_id"]
         return [
@@ -204,3 +206,28 @@ class Preferences:
 def decoded(body: str) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.json.decode(body)
     return found
+
+
+NONE: dict[int, float] = {}
+
+
+async def affinity_bonus(tx: Tx, agent: Row, lanes: Sequence[Lane], settings: Settings) -> dict[int, float]:
+    """Return, by lane, how many seconds its tasks count as older for this agent; negative if they suit another better.
+
+    Rank takes precedence, and so does a task that is older by more than that, so that no task waits for long.
+    """
+    if not settings.affinity_sec or len(lanes) == 1:
+        return NONE
+    unlike = [lane for lane in lanes if lane.key.type != agent["last_type"]]
+    names = {"workspace": agent["workspace"], "id": agent["id"]}
+    asking = await tx.all("asking_agents", **names, since=tx.now - policy.ASKING_SEC) if unlike else ()
+    others = [(other["last_type"], requested_by(other)) for other in asking]
+    suited = [lane for lane in unlike if any(type_ == lane.key.type and w.may_take(lane) for type_, w in others)]
+    if not suited or await _has_more_than_others(tx, agent, settings):
+        return NONE
+    return {lane.id: -settings.affinity_sec for lane in suited}
+
+
+async def _has_more_than_others(tx: Tx, agent: Row, settings: Settings) -> bool:
+    since = tx.now - (settings.heartbeat_timeout_sec or settings.agent_timeout_sec or 90)
+    return await tx.one("lighter_agent", workspace=agent["workspace"], id=agent["id"], since=since) is not None

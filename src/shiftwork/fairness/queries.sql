@@ -2,14 +2,14 @@
 insert into turns (workspace, shares) values (:workspace, '[]') on conflict do nothing
 
 -- name: take_turns
--- No one waits for a turn: who finds them taken deals in another order.
+-- Does not wait: a claim that finds the round-robin state locked uses a random order.
 select shares from turns where workspace = :workspace {postgres: for update skip locked}
 
 -- name: save_turns
 update turns set shares = :shares where workspace = :workspace
 
 -- name: lighter_agent
--- Another agent that is there, has a free slot and holds less than this one.
+-- Another active agent that has a free slot and holds fewer tasks than this one.
 select a.id from agents a where a.workspace = :workspace and a.id <> :id and a.status = 'active' and a.last_heartbeat >= :since
   and (select count(*) from tasks t where t.agent_id = a.id and t.workspace = a.workspace and t.status <> 'validating')
     < (select count(*) from tasks t where t.agent_id = :id and t.workspace = :workspace and t.status <> 'validating')
@@ -18,20 +18,20 @@ select a.id from agents a where a.workspace = :workspace and a.id <> :id and a.s
 limit 1
 
 -- name: take_serials
--- Keys that no one has. Who takes one at the same moment is waited for.
+-- Takes free keys; waits for a concurrent transaction that takes the same key.
 -- rows items: workspace text, key text, task_id uuid, fence bigint
 insert into serials (workspace, key, task_id, fence) select workspace, key, task_id, fence from {items} where true
 on conflict (workspace, key) do update set task_id = excluded.task_id, fence = excluded.fence, idle_since = null
 where serials.task_id is null returning workspace, key
 
 -- name: lock_serials
--- Those still taken; anyone who gives one back meanwhile is waited for.
+-- Locks the keys that are still taken; waits for concurrent transactions that free one.
 -- rows items: workspace text, key text
 select s.workspace, s.key from {items} join serials s on s.workspace = items.workspace and s.key = items.key
 where s.task_id is not null order by s.workspace, s.key {postgres: for update of s}
 
 -- name: serial_heads
--- The first ready tasks of a lane, with what they name as their key.
+-- The first ready tasks of a lane, with their serial keys.
 {postgres: with picked as materialized (}
   select t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at
     {sqlite: , (select b.body ->> 'serial_key' from bodies b where b.task_id = t.id) as serial_key}
@@ -65,12 +65,12 @@ update serials set task_id = null, fence = null, idle_since = :now
 where (task_id, fence) in (select items.id, items.fence from {items}) returning workspace, key
 
 -- name: drop_serials
--- Those that no one has nor waits for.
+-- Deletes keys that no claim has and no task waits for.
 -- rows items: workspace text, key text
 delete from serials where task_id is null and (workspace, key) in (select items.workspace, items.key from {items})
 
 -- name: idle_serials
--- Keys that no one has taken for a while although someone could.
+-- Free keys that tasks wait for but no claim has taken for a while.
 select workspace, key from serials where idle_since <= :before order by idle_since limit :count {postgres: for update skip locked}
 
 -- name: rest_serials
@@ -79,7 +79,7 @@ update serials set idle_since = :now from {items}
 where serials.workspace = items.workspace and serials.key = items.key and serials.task_id is null
 
 -- name: serial_heirs
--- The first task of each lane that waits for these keys, by jumping from lane to lane.
+-- The first task of each lane that waits for these keys, found by skipping from lane to lane.
 -- rows items: workspace text, key text
 with recursive walk(workspace, key, lane) as (
   select items.workspace, items.key,
@@ -103,13 +103,13 @@ select s.task_id from serial_holds h join serials s on s.workspace = h.workspace
 where h.task_id = :id and s.task_id is not null
 
 -- name: stray_serials
--- Keys whose claim has ended without giving them back: must always be none.
+-- Keys whose claim has ended without freeing them; there must never be any.
 select s.* from serials s left join tasks t on t.id = s.task_id and t.fence = s.fence
   and t.status in ('claimed', 'running', 'validating')
 where s.task_id is not null and t.id is null limit :count
 
 -- name: urgent_waiting
--- The most urgent tasks that wait, of those for which no one was asked to yield: a probe of the claim index per lane.
+-- The most urgent waiting tasks for which no task was asked to yield: one probe of the claim index per lane.
 select t.* from lanes l {postgres: cross join lateral (
   select x.* from tasks x where x.lane = l.id and x.status = 'ready' and x.hold is null and x.rank < :below
   order by x.rank, x.ordered_at, x.id limit :count) t}{sqlite: cross join tasks t on t.id in (
@@ -119,7 +119,7 @@ where l.workspace = :workspace and not exists (select 1 from yields y where y.ur
 order by t.rank, t.ordered_at, t.id limit :count
 
 -- name: may_yield
--- What these agents hold and may release: not what may be started once only, nor what was asked already.
+-- The tasks that these agents hold and may release: not at-most-once tasks, nor those already asked to yield.
 -- rows items: agent_id text
 select t.* from {items} join tasks t on t.agent_id = items.agent_id
 where t.workspace = :workspace and t.status in ('claimed', 'running') and not t.at_most_once
@@ -135,6 +135,6 @@ on conflict do nothing
 select y.task_id, y.fence, y.urgent_id from {items} join yields y on y.task_id = items.id and y.fence = items.fence
 
 -- name: drop_yields
--- The urgent task was taken, or is urgent no more: no one need yield for it.
+-- Removes requests whose urgent task was claimed or is no longer urgent.
 delete from yields where workspace = :workspace and not exists (
   select 1 from tasks t where t.id = yields.urgent_id and t.status = 'ready' and t.hold is null)

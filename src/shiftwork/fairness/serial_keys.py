@@ -15,7 +15,7 @@ from shiftwork.engine.engine import Engine, log
 from shiftwork.engine.lanes import Lane
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import AttemptEnd, Participant, UnitOfWork
-from shiftwork.fairness import serial_policy
+from shiftwork.fairness import policy
 from shiftwork.model.states import State
 from shiftwork.store.store import Row, Tx
 
@@ -87,11 +87,11 @@ async def _take(tx: Tx, rows: Sequence[Row], names: Mapping[str, Name]) -> tuple
     return {first[name]["id"] for name in ours}, ours | {(row["workspace"], row["key"]) for row in locked}
 
 
-async def _hold_behind(tx: Tx, lane: int, kind: serial_policy.Kind | None, closed: set[Name], taken: set[str]) -> None:
+async def _hold_behind(tx: Tx, lane: int, kind: policy.SerialKind | None, closed: set[Name], taken: set[str]) -> None:
     """Hold back the next tasks of the same keys, too; otherwise one claim after another would find them."""
     assert kind is not None
     rows = await tx.all("serial_heads", lane=lane, count=BATCH)
-    names = {row["id"]: (row["workspace"], serial_policy.key(kind, row["type"], row["serial_key"])) for row in rows}
+    names = {row["id"]: (row["workspace"], policy.serial_key_of(kind, row["type"], row["serial_key"])) for row in rows}
     await _hold_back(tx, [row for row in rows if names[row["id"]] in closed and row["id"] not in taken], names)
 
 
@@ -102,10 +102,10 @@ async def _hold_back(tx: Tx, rows: Sequence[Row], names: Mapping[str, Name]) -> 
         await tx.insert("insert_serial_holds", sorted(held))
 
 
-def _name(row: Row, kind: serial_policy.Kind | None) -> Name:
+def _name(row: Row, kind: policy.SerialKind | None) -> Name:
     assert kind is not None
     named = msgspec.json.decode(row["body"]).get("serial_key") if kind == "key" else None
-    return row["workspace"], serial_policy.key(kind, row["type"], named)
+    return row["workspace"], policy.serial_key_of(kind, row["type"], named)
 
 
 async def release(work: UnitOfWork, claims: Iterable[tuple[str, int]]) -> None:
@@ -115,10 +115,10 @@ async def release(work: UnitOfWork, claims: Iterable[tuple[str, int]]) -> None:
 
 async def _pass_on(tx: Tx, claims: Sequence[tuple[str, int]]) -> None:
     freed = await tx.all("end_serials", items=claims, now=tx.now)
-    await _bring_back(tx, {(row["workspace"], row["key"]) for row in freed})
+    await _free_best(tx, {(row["workspace"], row["key"]) for row in freed})
 
 
-async def _bring_back(tx: Tx, names: set[Name]) -> None:
+async def _free_best(tx: Tx, names: set[Name]) -> None:
     """Free the best task of each lane that waits for these keys; the next claim picks the best of them."""
     if not names:
         return
@@ -174,5 +174,5 @@ async def maintain(tx: Tx, _: Engine) -> dict[str, int]:
     names = {(row["workspace"], row["key"]) for row in idle}
     if names:
         await tx.run("rest_serials", items=sorted(names), now=tx.now)
-        await _bring_back(tx, names)
+        await _free_best(tx, names)
     return {"keys": len(names)} if names else {}

@@ -64,7 +64,7 @@ async def _on_trial(
             trials[row["workspace"], row["type"]].append(row)
     if not trials:
         return chosen, {}
-    may_go = await breakers.try_out(work, trials)
+    may_go = await breakers.admit_trials(work, trials)
     rows = [row for row in chosen if row["type"] not in gates.on_trial or row["id"] in may_go]
     return rows, {id_: change for id_, change in may_go.items() if change is not None}
 

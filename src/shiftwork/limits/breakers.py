@@ -159,7 +159,7 @@ def _emit(work: UnitOfWork, name: Name, circuit: Circuit) -> None:
         work.alert(workspace, "breaker_open", type=type_, subject=type_, failures=circuit.failures)
 
 
-async def try_out(work: UnitOfWork, trials: Mapping[Name, Sequence[Row]]) -> dict[str, tuple[Name, Change] | None]:
+async def admit_trials(work: UnitOfWork, trials: Mapping[Name, Sequence[Row]]) -> dict[str, tuple[Name, Change] | None]:
     """The tasks of half-open types that may run, by id, each with the change its claim makes.
 
     The first of its type, if there is no other test task; all, if the breaker has closed meanwhile.

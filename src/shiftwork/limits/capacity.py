@@ -15,8 +15,8 @@ from shiftwork.limits.capacity_policy import Limits
 from shiftwork.limits.model import Backpressure
 from shiftwork.model import reasons
 from shiftwork.model.errors import QueueFull
-from shiftwork.observe import conditions
-from shiftwork.observe.conditions import Finding
+from shiftwork.observe import alert_conditions
+from shiftwork.observe.alert_conditions import Finding
 from shiftwork.settings.model import Level, Settings
 from shiftwork.store.store import Tx
 
@@ -52,7 +52,7 @@ async def admit(work: UnitOfWork, workspace: str, priorities: Iterable[float]) -
     after.update(newcomers)
     after.subtract(rank.level(row.priority) for row in displaced)
     if found := fills(settings, limits, after):
-        await conditions.compare(work, workspace, "capacity", found)
+        await alert_conditions.compare(work, workspace, "capacity", found)
 
 
 def _full(limits: Limits, waiting: Mapping[Level, int], level: Level, settings: Settings) -> QueueFull:
@@ -176,7 +176,7 @@ async def check_room(work: UnitOfWork, workspace: str, settings: Settings) -> No
     if limits is not None:
         await work.tx.advisory_lock(f"capacity:{workspace}")
         found = fills(settings, limits, await tally(work.tx, workspace))
-    await conditions.compare(work, workspace, "capacity", found)
+    await alert_conditions.compare(work, workspace, "capacity", found)
 
 
 async def begin_counting(tx: Tx, engine: Engine, workspace: str) -> int:

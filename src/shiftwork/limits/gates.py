@@ -92,7 +92,7 @@ class Gates:
             return self._wants.may_take(lane)
         return self._wants.may_take(lane) and self.may_work_on(key.type, key.models, key.fallback)
 
-    def suits(self, lane: Lane) -> bool:
+    def prefers_lane(self, lane: Lane) -> bool:
         """Whether this agent has a model that the tasks of this lane prefer, or they prefer none."""
         if not lane.key.models:
             return True

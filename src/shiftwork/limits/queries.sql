@@ -16,13 +16,13 @@ on conflict (workspace, scope, kind, agent_id) do update set reason = excluded.r
   closed_by = excluded.closed_by, until = excluded.until, told = false
 
 -- name: open_gates
--- For all agents they were closed to.
+-- Opens gates for all agents.
 -- rows items: workspace text, scope text, kind text
 delete from gates where (workspace, scope, kind) in (select items.workspace, items.scope, items.kind from {items})
 returning workspace, scope, kind
 
 -- name: due_gates
--- Those that are due and not announced yet.
+-- Gates that are due and not announced yet.
 select * from gates where until <= :now and not told order by until, workspace, scope, kind, agent_id limit :count
 {postgres: for update skip locked}
 
@@ -100,7 +100,7 @@ where m.model is not null or c.account is not null
 delete from claim_models where task_id in (select items.id from {items})
 
 -- name: tally
--- How many tasks wait, by level, in a workspace that limits them. Read from the index alone, however many have ended.
+-- The number of waiting tasks by level, in a workspace that limits them. Uses only the index, however many have ended.
 select case when priority < 30 then 'high' when priority < 60 then 'medium' else 'low' end as level, count(*) as total
 from tasks where workspace = :workspace and tallied and status in ('pending', 'waiting_approval', 'ready', 'retrying') group by 1
 

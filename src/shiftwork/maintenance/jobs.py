@@ -1,4 +1,4 @@
-"""The maintenance jobs of the queue, each one transaction over a bounded batch."""
+"""The maintenance jobs of the queue, each one transaction over a bounded batch, except the rebuild of indexes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from shiftwork.dead_letters.operations import ReviewDecision, review
 from shiftwork.engine import dependents, rank, read
 from shiftwork.engine.engine import NOWHERE, Caller, Engine
 from shiftwork.engine.rows import TaskRow
-from shiftwork.engine.submit import inherit_open_fate
+from shiftwork.engine.submit import recheck_dependencies
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.fairness import serial_keys
 from shiftwork.limits import capacity
 from shiftwork.limits.capacity_policy import is_counted
-from shiftwork.maintenance import rotation
-from shiftwork.maintenance.model import BATCH, Counts
+from shiftwork.maintenance.model import BATCH, Counts, next_workspaces
 from shiftwork.model import ids
 from shiftwork.model.states import State
 from shiftwork.settings.model import MONTH_SEC
@@ -54,7 +53,7 @@ async def promote(tx: Tx, engine: Engine) -> Counts:
         row.available_at = None
         if row.waiting:
             work.emit(row, "promoted", work.move(row, "block"))
-            await inherit_open_fate(work, row)
+            await recheck_dependencies(work, row)
             continue
         path, event_data = await approval_guard.unblock_or_guard(work, row, await work.settings_of(row), "promote")
         work.emit(row, "promoted", path, data=event_data)
@@ -75,7 +74,7 @@ async def rerank(tx: Tx, engine: Engine) -> Counts:
         work.mark_ready(row, settings[row.id])
         work.touch(row)
         row.updated_at = updated_at  # not a change by a caller; the wait for a better agent counts from here
-        if since is not None and rank.starves(row.rank_facts(), settings[row.id], since, tx.now):
+        if since is not None and rank.is_starved(row.rank_facts(), settings[row.id], since, tx.now):
             waited = round(tx.now - row.aged_from)
             work.emit(row, "starved", data={"seconds": waited})
             work.alert(row.workspace, "starved", row.id, seconds=waited)
@@ -179,7 +178,7 @@ async def retention(tx: Tx, engine: Engine) -> Counts:
     counts: Counter[str] = Counter()
     names = [row["name"] for row in await tx.all("list_workspaces")]
     settings = {name: found.settings() for name, found in (await engine.settings_cache.load_many(tx, names)).items()}
-    for name in rotation.next_of(names, engine.archived_to):
+    for name in next_workspaces(names, engine.archived_to):
         engine.archived_to = name
         after_sec, keep_sec = settings[name].archive_after_sec, settings[name].keep_archived_sec
         if after_sec is not None:
@@ -231,3 +230,24 @@ async def _archive(tx: Tx, engine: Engine, workspace: str, uuids: list[str]) -> 
     await tx.insert("insert_archive", written)
     await erase(tx, uuids)
     return len(written)
+
+
+REBUILD_PERIOD_SEC = 600.0
+
+
+async def elect_index_rebuild(tx: Tx, engine: Engine) -> dict[str, int]:  # noqa: ARG001  # every job gets both
+    """Elect one process per period."""
+    return {}
+
+
+async def rebuild_indexes(engine: Engine) -> dict[str, int]:
+    """Rebuild indexes that have outgrown their tables, on PostgreSQL.
+
+    Runs outside a transaction: an index is rebuilt while in use. SQLite's indexes need no rebuild.
+    """
+    if engine.store.one_writer:
+        return {}
+    from shiftwork.store.postgres_indexes import rebuild_grown  # noqa: PLC0415  # needs the driver, an extra
+
+    rebuilt = await rebuild_grown(engine.store)
+    return {"rebuilt": len(rebuilt)} if rebuilt else {}

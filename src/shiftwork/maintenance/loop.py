@@ -22,7 +22,7 @@ from shiftwork.budgets import operations as budgets
 from shiftwork.engine.engine import NOWHERE, Engine
 from shiftwork.fairness import preemption, serial_keys
 from shiftwork.limits import maintenance as protection
-from shiftwork.maintenance import clock, deadlines, indexes, reclaim
+from shiftwork.maintenance import clock, deadlines, reclaim
 from shiftwork.maintenance import jobs as engine_jobs
 from shiftwork.maintenance.model import BATCH
 from shiftwork.maintenance.poll import IDLE_SEC, JobsSnapshot, is_due, poll
@@ -100,7 +100,13 @@ JOBS: dict[str, JobSpec] = {
     "metrics": JobSpec(observe.mark_seen, lambda m: m.metrics_sec, observe.measure, slow=True),
     "retention": JobSpec(engine_jobs.retention, lambda m: m.retention_sec, slow=True),
     "artifacts": JobSpec(artifacts.collect, lambda m: m.retention_sec, artifacts.remove, slow=True),
-    "indexes": JobSpec(indexes.elect, lambda _: indexes.PERIOD_SEC, indexes.rebuild, long=True, slow=True),
+    "indexes": JobSpec(
+        engine_jobs.elect_index_rebuild,
+        lambda _: engine_jobs.REBUILD_PERIOD_SEC,
+        engine_jobs.rebuild_indexes,
+        long=True,
+        slow=True,
+    ),
     "snapshot": JobSpec(
         snapshots.is_ours, lambda m: m.snapshot_sec, snapshots.take, long=True, looked_for=True, slow=True
     ),
@@ -160,6 +166,24 @@ async def run_once(
     return await _run(MaintenanceRound(engine, background, throttle), await poll(engine), JOBS, force=force)
 
 
+async def run_work(engine: Engine) -> dict[str, dict[str, int]]:
+    """Run every job that has work, although it may have run within its period, and every job that is due.
+
+    An earlier job may make work for a later one, so the poll is repeated after each that did something.
+    """
+    turn, seen = MaintenanceRound(engine, None, None), await poll(engine)
+    await _record_idle(engine, seen, JOBS, force=False)
+    done: dict[str, dict[str, int]] = {}
+    for name, entry in JOBS.items():
+        if not (seen.has_work(name) if entry.looked_for else _is_due(seen, name, entry)):
+            continue
+        total = await _do(turn, name, entry, entry.period(seen.maintenance), force=True)
+        if total:
+            done[name] = total
+            seen = await poll(engine)
+    return done
+
+
 class MaintenanceRound(NamedTuple):
     """The state shared by the jobs of a round."""
 
@@ -194,7 +218,7 @@ async def _run(
 def _is_due(seen: JobsSnapshot, name: str, entry: JobSpec) -> bool:
     if not entry.looked_for:
         return seen.is_due(name, entry.period(seen.maintenance))
-    if entry.prompt and seen.moment_has_come(name):
+    if entry.prompt and seen.has_timed_work(name):
         return True
     return seen.has_work(name) and seen.is_due(name, entry.period(seen.maintenance))
 

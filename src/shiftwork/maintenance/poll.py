@@ -34,8 +34,8 @@ class JobsSnapshot(NamedTuple):
         at = self.work[name]
         return at is not None and at <= self.now
 
-    def moment_has_come(self, name: str) -> bool:
-        """Whether a job's moment has come."""
+    def has_timed_work(self, name: str) -> bool:
+        """Whether the moment from which the job has work has passed."""
         at = self.work[name]
         return at is not None and 0 < at <= self.now
 

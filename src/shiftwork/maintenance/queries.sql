@@ -110,7 +110,7 @@ insert into duties (name, due_at) values (:name, :due_at) on conflict do nothing
 update duties set due_at = :due_at, last_run_at = :now, took_sec = :took_sec, counts = :counts, runs = runs + 1 where name = :name
 
 -- name: restored_at
--- When a snapshot or another queue was written into this database.
+-- When a snapshot or another queue was last copied into this database.
 select last_run_at from duties where name = 'restore'
 
 -- name: list_jobs
@@ -237,7 +237,7 @@ update runtimes set seen_at = case when seen_at > :now then :now else seen_at en
 where seen_at > :now or heartbeat_at > :now
 
 -- name: waits_of_the_future
--- Not timers: they wait for a time of the clock.
+-- Except timers, which wait for a clock time.
 update waits set until = until - (began_at - :now), began_at = :now where status = 'open' and kind <> 'time' and began_at > :now
 
 -- name: approvals_of_the_future

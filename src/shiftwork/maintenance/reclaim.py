@@ -35,7 +35,7 @@ class LeaseFindings(NamedTuple):
 
 
 async def reclaim(tx: Tx, engine: Engine) -> Counts:
-    """End overdue claims. Silence ends none while agents could not be heard (`model/silence.py`).
+    """End overdue claims. Silence ends none while agents could not be heard (`model/heartbeat_grace.py`).
 
     A deferred claim is not changed: other processes may have heard what this one could not.
     """

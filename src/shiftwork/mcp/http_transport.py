@@ -17,18 +17,75 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shiftwork.access.authenticator import ANYONE, Authenticator, Identity, check_local
 from shiftwork.engine.engine import Caller
-from shiftwork.mcp.http_sessions import IDLE_SEC, MAX_COUNT, Sessions
 from shiftwork.mcp.mcp_server import McpServer, Options, open_context
 from shiftwork.mcp.mcp_session import McpSession
 from shiftwork.mcp.sdk_server import Context, build
 from shiftwork.model import check
-from shiftwork.model.errors import InputError, ShiftworkError
+from shiftwork.model.errors import InputError, ShiftworkError, TooManyRequests
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.queue import Queue
 from shiftwork.wire import problem
 from shiftwork.wire.http_server import HttpServer
-from shiftwork.wire.listening import check_guarded, listen
+from shiftwork.wire.listen_socket import check_guarded, listen
 from shiftwork.wire.resource_metadata import ProtectedResource, check_url
+
+IDLE_SEC = 600.0
+"""A session without a request for this long ends; a new one costs the client one call."""
+MAX_COUNT = 1000
+MAX_PER_TOKEN = 100
+AGAIN_SEC = 30.0
+
+
+class _OpenSession:
+    """One session: its token, its running requests, and when the last one ended."""
+
+    __slots__ = ("ended_at", "holder", "under_way")
+
+    def __init__(self, owner: str, now: float) -> None:
+        self.holder = owner
+        self.under_way = 0
+        self.ended_at = now
+
+
+class Sessions:
+    """The tokens' open sessions, as far as known: the SDK ends idle ones."""
+
+    def __init__(self, time: Callable[[], float]) -> None:
+        self.most_of_token = MAX_PER_TOKEN
+        self._time = time
+        self._open: dict[str, _OpenSession] = {}
+
+    def check(self, owner: str) -> None:
+        """Whether this token may open one more."""
+        now = self._time()
+        for session in [name for name, each in self._open.items() if _is_over(each, now)]:
+            del self._open[session]
+        if sum(each.holder == owner for each in self._open.values()) >= self.most_of_token:
+            raise TooManyRequests(
+                f"this token has {self.most_of_token} sessions open, the maximum",
+                hint="End sessions that are not used any more with DELETE, or wait until they have been idle.",
+                retry_after=AGAIN_SEC,
+            )
+
+    def opened(self, session: str, owner: str) -> None:
+        self._open[session] = _OpenSession(owner, self._time())
+
+    def begin(self, session: str) -> None:
+        if (found := self._open.get(session)) is not None:
+            found.under_way += 1
+
+    def end(self, session: str) -> None:
+        if (found := self._open.get(session)) is not None:
+            found.under_way -= 1
+            found.ended_at = self._time()
+
+    def close(self, session: str) -> None:
+        self._open.pop(session, None)
+
+
+def _is_over(each: _OpenSession, now: float) -> bool:
+    return not each.under_way and now - each.ended_at > IDLE_SEC
+
 
 PATH = "/mcp"
 SESSION_KEY = "shiftwork.session"
@@ -59,7 +116,7 @@ class McpAuthenticator:
         if isinstance(queue, Queue) and who.workspace is not None:
             assert self._authenticator is not None
             checking = self._authenticator.checking(headers, "work" if who.may("work") else "read")
-            queue = queue.speaking_as(Caller(workspace=who.workspace, holder=owner, still_allowed=checking))
+            queue = queue.for_caller(Caller(workspace=who.workspace, holder=owner, still_allowed=checking))
         mcp_session = McpSession(
             self._server,
             queue,

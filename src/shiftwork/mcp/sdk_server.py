@@ -9,16 +9,18 @@ from typing import Any
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
+from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from shiftwork.mcp import prompts, resources, task_methods, tool_calls, tool_errors
-from shiftwork.mcp.mcp_server import McpServer
+from shiftwork.mcp.mcp_server import McpServer, Options, open_context
 from shiftwork.mcp.mcp_session import McpSession
 from shiftwork.mcp.task_methods import TaskMethods
 from shiftwork.mcp.task_subscriptions import TaskSubscriptions
 from shiftwork.mcp.tool import Tool, schema_of
 from shiftwork.model.errors import ShiftworkError
+from shiftwork.operation.interface import AnyQueue
 
 Context = ServerRequestContext[Any, Any]
 SessionOf = Callable[[Context], McpSession]
@@ -162,3 +164,12 @@ def _prompt(chosen: prompts.Prompt) -> types.Prompt:
         for name, what in chosen.arguments.items()
     ]
     return types.Prompt(name=chosen.name, description=chosen.description, arguments=arguments)
+
+
+async def serve_stdio(queue: AnyQueue, options: Options) -> None:
+    """Serve until the client closes our standard input."""
+    async with open_context(queue, options) as mcp_server:
+        session = McpSession.single(mcp_server)
+        server = build(mcp_server, lambda _ctx: session)
+        async with stdio_server() as (incoming, outgoing):
+            await server.run(incoming, outgoing, server.create_initialization_options())

@@ -398,6 +398,8 @@ class StoreDamaged(StoreError):
 class StoreUnavailable(StoreError):
     code = "store_unavailable"
     hint = "The database cannot be reached; acknowledged work is safe, try again."
+    transaction_at: float | None = None
+    """The time of the transaction if it is unknown whether it was committed; None if nothing was changed."""
 
 
 class WorkspaceMoving(StoreError):
@@ -443,7 +445,7 @@ class StoreNotEmpty(ConflictError):
 
 
 class CopyDiffers(StoreError):
-    """The copy, read back, differs from its source. Nothing of it was kept."""
+    """The copy, read back, differs from its source. It was discarded."""
 
     code = "copy_differs"
     hint = "The target was left empty; check its disk and memory, then copy again."
@@ -464,7 +466,7 @@ class SnapshotsUnavailable(StoreError):
 
 
 class SnapshotDamaged(StoreError):
-    """The file is damaged, or is not a snapshot. Nothing of it was restored."""
+    """The file is damaged, or is not a snapshot. Nothing was restored."""
 
     code = "snapshot_damaged"
     hint = "Use another snapshot: `shiftwork snapshot list` lists them."

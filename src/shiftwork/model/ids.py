@@ -80,7 +80,7 @@ def show_dag(uuid: str) -> str:
     return "dag_" + _crockford(uuid)
 
 
-def show_lone(uuid: str) -> tuple[str, str]:
+def show_standalone(uuid: str) -> tuple[str, str]:
     """The task id and the DAG id of a task that is a DAG of its own."""
     digits = _crockford(uuid)
     return "task_" + digits, "dag_" + digits

@@ -55,7 +55,7 @@ MEANING: dict[str, str] = {
     DISPLACED: "made room for more urgent work in a full queue",
     EXPIRED: "waited until no attempt could begin any more",
     DEADLINE_EXCEEDED: "its deadline passed, and `deadline.on_passed` is `fail`",
-    DELIVERY_UNKNOWN: "started once, may not be started again, and its end is not known",
+    DELIVERY_UNKNOWN: "started once, may not be started again, and its outcome is unknown",
     APPROVAL_REJECTED: "a person said no",
     EFFECT_IN_FLIGHT: "an outside action it needs is being performed by another task",
     EFFECT_UNKNOWN: "an earlier attempt began an outside action, and no one can tell whether it happened",

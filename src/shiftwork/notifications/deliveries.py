@@ -16,7 +16,7 @@ from shiftwork.notifications import policy
 from shiftwork.notifications.model import ALERT, Notification, OutgoingDelivery, SinkFilter, SinkTarget, Status
 from shiftwork.notifications.notification_context import NotificationContext, bounded
 from shiftwork.notifications.policy import AlertFacts, DeliveryOutcome
-from shiftwork.observe.conditions import Finding, compare
+from shiftwork.observe.alert_conditions import Finding, compare
 from shiftwork.store.store import Row, Tx
 
 Source = Literal["event", "alert"]

@@ -15,7 +15,7 @@ from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import check, ids
 from shiftwork.model.errors import ConflictError, IdInUse, InputError, NotFound
-from shiftwork.notifications import policy, services
+from shiftwork.notifications import apprise_sinks, policy
 from shiftwork.notifications.api import Deliveries, Sinks
 from shiftwork.notifications.deliveries import PendingNotification, alert_failing, delivery_rows, filter_of
 from shiftwork.notifications.model import (
@@ -54,7 +54,7 @@ async def add(
     place = SinkTarget(kind, address, secret or made, server, sender, allow_private)
     wanted = _checked_wants(wants)
     policy.check_place(place)
-    if kind == "apprise" and services.is_installed() and services.target(address) is None:
+    if kind == "apprise" and apprise_sinks.is_installed() and apprise_sinks.target(address) is None:
         raise InputError("apprise does not support this address", where="address")
     sink_id = f"sink_{secrets.token_hex(8)}"
     added = await call.run(_add, call.workspace, sink_id, name, place, wanted)

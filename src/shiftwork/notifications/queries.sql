@@ -34,19 +34,19 @@ update sinks set removed_at = :now, secret = null where id = :id
 select 1 as one from sinks limit 1
 
 -- name: sinks_to_read_for
--- Sinks for which the log is read on: not paused, and not yet far behind with sending.
+-- Sinks for which to read the log further: not paused, and without a long backlog of deliveries.
 select s.* from sinks s where s.removed_at is null and s.paused_at is null and :most > (
   select count(*) from (select 1 as one from deliveries d where d.sink_id = s.id and d.status = 'pending' limit :most) as few)
 order by s.id
 
 -- name: alerts_upto
--- Of all workspaces, with the type of the task while anything is known of it.
+-- Of all workspaces, with the type of the task if it still exists.
 select a.*, coalesce(t.type, r.type) as type
 from alerts a left join tasks t on t.id = a.task_id left join archive r on r.id = a.task_id and t.id is null
 where a.seq > :after and a.seq <= :last order by a.seq limit :count
 
 -- name: lock_sinks_at
--- Those that no one else has read on for.
+-- Sinks whose cursor no other process has moved meanwhile.
 -- rows items: id text
 select s.id from sinks s where s.id in (select items.id from {items}) and s.removed_at is null
   and case when :source = 'event' then s.events_after else s.alerts_after end = :after
@@ -70,7 +70,7 @@ select s.* from sinks s where s.removed_at is null and s.paused_at is null
 order by s.id
 
 -- name: lease_deliveries
--- Anyone who dies with them in hand is taken to have failed when `until` has come.
+-- If the sender dies, its attempt counts as failed at `until`.
 with picked as materialized (
   select d.id from deliveries d where d.sink_id = :sink and d.status = 'pending' and d.next_at <= :now
   order by d.next_at, d.id limit :count {postgres: for update skip locked}
@@ -79,7 +79,7 @@ update deliveries set attempts = attempts + 1, next_at = :until, give_up_at = co
 where id in (select id from picked) returning *
 
 -- name: end_delivery
--- Only the attempt that was taken last may say how it ended.
+-- Only the latest attempt may record its outcome.
 update deliveries set status = :status, next_at = :next_at, ended_at = :ended_at, error = :error
 where id = :id and status = 'pending' and attempts = :attempts returning id
 
@@ -87,7 +87,7 @@ where id = :id and status = 'pending' and attempts = :attempts returning id
 select * from sinks where id = :id and removed_at is null {postgres: for update}
 
 -- name: sink_answered
--- Nothing is written for a sink that is well.
+-- Writes nothing if the sink has no failures to clear.
 update sinks set failures = 0, rests_until = null, failing = false, last_error = null
 where id = :id and removed_at is null and (failures > 0 or rests_until is not null or failing) returning workspace
 
@@ -98,8 +98,8 @@ update sinks set failures = :failures, rests_until = :rests_until, failing = :fa
 select name, last_error from sinks where workspace = :workspace and failing and removed_at is null order by name
 
 -- name: list_deliveries
--- Newest first; without the notification, which only a look at one delivery shows. (A join would read all of them where
--- PostgreSQL has no statistics.)
+-- Newest first, without the notification, which only `read_delivery` returns. (Without statistics, a join on PostgreSQL
+-- would read all deliveries.)
 select d.id, d.workspace, (select s.name from sinks s where s.id = d.sink_id) as sink, d.source, d.seq, d.type, d.message,
   null as notification, d.status, d.attempts, d.created_at, d.next_at, d.ended_at, d.error
 from deliveries d
@@ -110,7 +110,7 @@ where d.workspace = :workspace and (cast(:after as text) is null or d.id < :afte
 order by d.id desc limit :count
 
 -- name: list_unsent_deliveries
--- The same for those that wait or were given up, which are few compared with those that arrived.
+-- The same for pending and abandoned deliveries, which are few compared with sent ones.
 select d.id, d.workspace, (select s.name from sinks s where s.id = d.sink_id) as sink, d.source, d.seq, d.type, d.message,
   null as notification, d.status, d.attempts, d.created_at, d.next_at, d.ended_at, d.error
 from deliveries d

@@ -19,8 +19,8 @@ from shiftwork.notifications.policy import DeliveryOutcome
 from shiftwork.store import crash_points
 
 if TYPE_CHECKING:
+    from shiftwork.notifications.apprise_sinks import ServiceSender
     from shiftwork.notifications.mail import MailSender
-    from shiftwork.notifications.services import ServiceSender
     from shiftwork.notifications.webhooks import WebhookSender
 
 log = logging.getLogger("shiftwork.notifications")
@@ -88,8 +88,8 @@ class NotificationSender:
         """Load the senders when the first delivery is due."""
         if self._senders is None:
             try:
+                from shiftwork.notifications.apprise_sinks import ServiceSender  # noqa: PLC0415  # likewise
                 from shiftwork.notifications.mail import MailSender  # noqa: PLC0415  # keeps the start of workers fast
-                from shiftwork.notifications.services import ServiceSender  # noqa: PLC0415  # likewise
                 from shiftwork.notifications.webhooks import WebhookSender  # noqa: PLC0415  # likewise
             except ImportError as error:
                 log.warning(

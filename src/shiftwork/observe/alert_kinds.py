@@ -29,18 +29,18 @@ KINDS: dict[str, Kind] = {
     ),
     "delivery_unknown": Kind(
         "critical",
-        "Task {task} was started once and its end is not known",
+        "Task {task} was started once, and its outcome is unknown",
         "an at-most-once task went silent; check whether it took effect",
     ),
     "effect_unknown": Kind(
         "critical",
-        "Task {task} began the effect {key}, and whether it happened is not known",
+        "Task {task} began the effect {key}; whether it happened is unknown",
         "an attempt ended during an outside action; check it and resolve the effect",
     ),
     "question_asked": Kind(
         "warning",
         "Task {task} asks a person: {question}",
-        "an agent asked something, and its task waits for the answer",
+        "an agent asked a question, and its task waits for the answer",
     ),
     "approval_wanted": Kind(
         "warning",
@@ -91,10 +91,10 @@ KINDS: dict[str, Kind] = {
     ),
     "queue_depth": Kind("warning", "More than {limit} tasks wait", "the queue is deeper than `alerts.queue_depth`"),
     "pool_below_minimum": Kind(
-        "critical", "{live} agents are live, at least {minimum} are wanted", "there are fewer than `min_agents`"
+        "critical", "{live} agents are live, at least {minimum} are required", "there are fewer than `min_agents`"
     ),
     "failure_rate": Kind(
-        "warning", "{failed} of {ended} attempts of type {subject} failed", "a type fails more than is acceptable"
+        "warning", "{failed} of {ended} attempts of type {subject} failed", "too many attempts of a type fail"
     ),
     "task_stuck": Kind(
         "warning",
@@ -104,17 +104,17 @@ KINDS: dict[str, Kind] = {
     "backlog_age": Kind(
         "warning",
         "Task {task} is next in line and has not been claimed for {seconds} s",
-        "work is not taken, or too slowly",
+        "work is not claimed, or too slowly",
     ),
     "starved": Kind(
         "warning",
         "Task {task} has waited for {seconds} s and goes to the top",
-        "a task waited longer than `starvation_threshold_sec`: there is more work than is done",
+        "a task waited longer than `starvation_threshold_sec`: more work arrives than is done",
     ),
     "dead_rows": Kind(
         "warning",
         "PostgreSQL holds {dead} dead rows for {live} tasks",
-        "vacuum does not keep up, and every claim reads more than it need",
+        "vacuum does not keep up, so every claim reads more rows than necessary",
     ),
     "old_transaction": Kind(
         "warning",
@@ -128,8 +128,8 @@ KINDS: dict[str, Kind] = {
     ),
     "friction": Kind(
         "warning",
-        "Type {type} keeps failing alike: {signature}",
-        "work of a type fails again and again in the same way",
+        "Type {type} keeps failing in the same way: {signature}",
+        "tasks of a type fail again and again in the same way",
     ),
     "budget": Kind(
         "warning",
@@ -139,7 +139,7 @@ KINDS: dict[str, Kind] = {
     "sink_failing": Kind(
         "warning",
         "Sink {subject} does not accept notifications: {error}",
-        "a notification was given up; later ones are kept and retried",
+        "a notification was abandoned; later ones are kept and retried",
     ),
     "snapshot_failed": Kind(
         "critical", "Snapshot failed: {error}", "the queue works, but the snapshots are getting old"

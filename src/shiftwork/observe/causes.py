@@ -14,13 +14,13 @@ from shiftwork.budgets.allocator import HOLD as BUDGET
 from shiftwork.budgets.allocator import BudgetAllocator
 from shiftwork.budgets.policy import day_of
 from shiftwork.engine.engine import Engine
+from shiftwork.engine.lane_merge import START
 from shiftwork.engine.lanes import ClaimFilter, Lane, filter_of
-from shiftwork.engine.merge import START
 from shiftwork.fairness.preferences import Needs, needs_of
 from shiftwork.limits import gates
 from shiftwork.model.states import SLOT_STATES, State
 from shiftwork.model.task import PUBLISHED
-from shiftwork.observe import takers
+from shiftwork.observe import unavailable_agents
 from shiftwork.observe.model import Blocker, Cause, WaitingWork
 from shiftwork.observe.policy import TaskCounts
 from shiftwork.observe.status import count_tasks
@@ -190,12 +190,12 @@ def _blocker(
 def _without_taker(case: _Case, able: Sequence[Row], now: float) -> Blocker:
     """Why no agent takes available work."""
     if not able:
-        needs = takers.needs(case.lane.key.type, case.needs.capabilities, case.lane.key.target_agent_id)
-        return Blocker("no_agent", f"no registered agent can take them: they need {needs}", takers.REGISTER)
-    willing = takers.active(able)
+        needs = unavailable_agents.needs(case.lane.key.type, case.needs.capabilities, case.lane.key.target_agent_id)
+        return Blocker("no_agent", f"no registered agent can take them: they need {needs}", unavailable_agents.REGISTER)
+    willing = unavailable_agents.active(able)
     if not willing:
         return Blocker("agents_away", _AWAY, f"set one active: shiftwork agents activate {able[0]['id']}")
-    for blocker in takers.blockers(willing, case.head["estimated_cost"]):
+    for blocker in unavailable_agents.blockers(willing, case.head["estimated_cost"]):
         return msgspec.structs.replace(blocker, what=blocker.what.replace(" take it ", " take them "))
     if all(agent["last_heartbeat"] < now - SILENT_SEC for agent in willing):
         return Blocker("agents_silent", "no agent that could take them was heard from recently", "start a worker")

@@ -19,15 +19,15 @@ from shiftwork.engine.read import PARTS
 from shiftwork.engine.rows import TaskRow, load
 from shiftwork.engine.unit_of_work import own_settings
 from shiftwork.fairness import serial_keys
+from shiftwork.fairness.policy import is_fair_share_on
 from shiftwork.fairness.preferences import Needs, Preferences, needs_of
-from shiftwork.fairness.share_policy import is_on
 from shiftwork.limits import gates
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import NotFound
 from shiftwork.model.states import FINAL, SETTLED, SLOT_STATES, State
 from shiftwork.model.task import PUBLISHED, SCHEDULED
 from shiftwork.model.times import shown
-from shiftwork.observe import takers
+from shiftwork.observe import unavailable_agents
 from shiftwork.observe.model import Blocker, Explanation, Share
 from shiftwork.settings.model import Settings
 from shiftwork.settings.resolve import Resolver
@@ -258,12 +258,14 @@ async def _ready(tx: Tx, engine: Engine, case: _Case, able: list[Row]) -> list[B
     if not holds:
         holds += await _accounts(tx, case, able)
     if not able:
-        needs = takers.needs(row.type, case.needs.capabilities, row.target_agent_id)
-        holds.append(Blocker("no_agent", f"no registered agent can take it: it needs {needs}", takers.REGISTER))
+        needs = unavailable_agents.needs(row.type, case.needs.capabilities, row.target_agent_id)
+        holds.append(
+            Blocker("no_agent", f"no registered agent can take it: it needs {needs}", unavailable_agents.REGISTER)
+        )
         return holds
-    willing = takers.active(able)
+    willing = unavailable_agents.active(able)
     holds += await _kept(tx, engine, case, willing, closed)
-    return holds + takers.blockers(willing, row.estimated_cost)
+    return holds + unavailable_agents.blockers(willing, row.estimated_cost)
 
 
 _GATHERED = "maintenance runs where the provider's API key is set; otherwise any agent may take it then"
@@ -295,7 +297,7 @@ async def _kept(tx: Tx, engine: Engine, case: _Case, willing: Sequence[Row], clo
     if case.row.hold:
         return []
     known = await choice.load(tx, case.row.workspace)
-    for agent in [agent for agent in willing if not takers.is_full(agent)][:MAX_ASKED]:
+    for agent in [agent for agent in willing if not unavailable_agents.is_full(agent)][:MAX_ASKED]:
         use = known.in_order(agent, case.row.workspace, tx.now)[0]
         view = gates.Gates(closed, case.resolver, use.agent, filter_of(agent), tx.now)
         preferences = Preferences(tx, engine, use, view, None)
@@ -320,7 +322,7 @@ async def _position(tx: Tx, row: TaskRow) -> int:
 async def _share(tx: Tx, engine: Engine, resolver: Resolver, lane: Lane) -> Share | None:
     fair = resolver.settings().fair_share
     number = lane.key.share
-    if number is None or not is_on(fair):
+    if number is None or not is_fair_share_on(fair):
         return None
     rows = await tx.all("open_lanes", bound=TARGETED)
     with_work = await engine.lanes.lanes(tx, [row["lane"] for row in rows])
@@ -335,6 +337,12 @@ def _summary(row: TaskRow, holds: list[Blocker], position: int | None, share: Sh
         return row.status + (f": {row.cancel_reason}" if row.cancel_reason else "")
     if holds:
         return "; ".join(hold.what for hold in holds)
-    number = f"{position} or more" if position == MAX_AHEAD else str(position)
     round_robin = "" if share is None else f", in share {share.number} of {share.waiting} that alternate by {share.by}"
-    return f"ready, with {number} task{'s' if position != 1 else ''} before it in its lane{round_robin}"
+    return f"ready, {_place(position)} in its lane{round_robin}"
+
+
+def _place(position: int | None) -> str:
+    if position == 0:
+        return "first"
+    number = f"{position} or more" if position == MAX_AHEAD else str(position)
+    return f"with {number} task{'s' if position != 1 else ''} before it"

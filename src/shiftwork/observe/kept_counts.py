@@ -125,9 +125,11 @@ async def _advance(store: Store) -> int:
 
 
 async def _keep(tx: Tx, mark: Mark, last: int, ended: Sums) -> bool:
-    """Add the sums of a stretch, and the rows removed up to its end; False if another process did."""
+    """Add the sums of a stretch, and the rows removed up to its end; False if another process did, or if rows came or
+    went without an event.
+    """
     now = await _mark(tx, "lock_count_mark")
-    if now is None or now.read_to != mark.read_to:
+    if now is None or (now.read_to, now.generation) != (mark.read_to, mark.generation):
         return False
     ended.update(_summed(await tx.all("settle_changes", read_to=last)))
     await _add(tx, ended)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 
 from shiftwork.engine.engine import Engine
-from shiftwork.maintenance import rotation
+from shiftwork.maintenance.model import next_workspaces
 from shiftwork.observe import kept_counts, meters, metrics, watchdog
 from shiftwork.store.store import Store, Tx
 
@@ -27,7 +27,7 @@ async def measure(engine: Engine) -> Counts:
     """Count the complete part, and store each workspace's current metrics."""
     counted = await count(engine.store)
     names = [row["name"] for row in await engine.store.read(lambda tx: tx.all("used_workspaces"))]
-    for workspace in rotation.next_of(names, engine.measured_to):
+    for workspace in next_workspaces(names, engine.measured_to):
         await _measure(engine, workspace)
         engine.measured_to = workspace
     return {"counted": counted} if counted else {}
@@ -76,7 +76,7 @@ async def check_workspaces(engine: Engine) -> Counts:
     """Check each workspace separately, so that a failure does not prevent the others."""
     names = [row["name"] for row in await engine.store.read(lambda tx: tx.all("used_workspaces"))]
     raised = 0
-    for workspace in rotation.next_of(names, engine.watched_to):
+    for workspace in next_workspaces(names, engine.watched_to):
         raised += await engine.store.run(
             functools.partial(watchdog.check_workspace_conditions, engine=engine, workspace=workspace)
         )

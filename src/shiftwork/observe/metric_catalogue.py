@@ -115,7 +115,7 @@ METRICS: dict[str, Metric] = {
             "shiftwork_database_maintenance_late_seconds",
             "gauge",
             ("database",),
-            "for how long the latest maintenance job of the database has been late; `/metrics/all` only",
+            "how late the most overdue maintenance job of the database is; `/metrics/all` only",
             of_process=True,
         ),
         Metric(

@@ -16,14 +16,15 @@ case when t.priority < 10 then 0 when t.priority < 30 then 1 when t.priority < 6
 case when coalesce(priority, 0) < 10 then 0 when priority < 30 then 1 when priority < 60 then 2 when priority < 80 then 3 else 4 end
 
 -- part: ended_tier
--- What is known of neither, as where an event came from another database, is the same each time: it cancels out.
+-- If the tier is unknown, for example for an event from another database, the same default is used in every count, so
+-- it cancels out.
 case when coalesce(t.priority, r.priority) is null then 5 when coalesce(t.priority, r.priority) < 10 then 0
   when coalesce(t.priority, r.priority) < 30 then 1 when coalesce(t.priority, r.priority) < 60 then 2
   when coalesce(t.priority, r.priority) < 80 then 3 else 4 end
 
 -- part: task_group
 -- A group is one number, made of lane, state, tier, level and hold, since SQLite sorts by each column of a group: 3.6 ms
--- instead of 5.1 for 10,000 tasks. With strict levels, the rank of a ready task tells its current
+-- instead of 5.1 for 10,000 tasks. With strict levels, the rank of a ready task contains its current
 -- level; 3 stands for none.
 (((t.lane{postgres: ::bigint} * 16 + case t.status when 'ready' then 0 when 'completed' then 1 when 'pending' then 2 when 'retrying' then 3
     when 'running' then 4 when 'claimed' then 5 when 'validating' then 6 when 'failed' then 7 when 'dead_lettered' then 8
@@ -41,11 +42,11 @@ select l.id as lane, l.type, c.status, case when c.number % 16 > 0 then c.hold e
 from counted c join lanes l on l.id = c.number / 8192
 
 -- name: task_counts
--- Everything there is, in one pass: the only statement that reads all tasks of a workspace.
+-- Counts all tasks in one pass: the only statement that reads all tasks of a workspace.
 with counted as (select {task_group} from tasks t where t.workspace = :workspace group by 1) {task_groups}
 
 -- name: open_task_counts
--- The same of tasks that have not ended, each in the smallest index that has it.
+-- The same for unfinished tasks, each from the smallest index that contains it.
 with counted as (
   select {task_group} from (
     select t.lane, t.status, t.priority, t.rank, t.hold from lanes l join tasks t on t.lane = l.id and t.status = 'ready' and t.hold is null
@@ -76,8 +77,8 @@ update count_marks set read_to = :read_to where name = 'tasks'
 update count_marks set whole = true, generation = generation + 1 where name = 'tasks'
 
 -- name: ended_counts
--- What the log says of tasks that ended, and of those that began again, behind a number; of one workspace or of all. A removed
--- task has its type and priority in `count_changes` for as long as its end is not counted.
+-- Tasks that ended, and ended tasks that continued, according to the log after a number; of one workspace or of all. The
+-- type and priority of a removed task are in `count_changes` until its end is counted.
 select g.workspace, g.type, g.status, g.tier, sum(g.total) as total from (
   select e.workspace, coalesce(t.type, r.type, e.type, '') as type, {ended_tier} as tier, d.status,
     case when e.path like '%>' || d.status then 1 else 0 end - case when e.path like d.status || '>%' then 1 else 0 end as total
@@ -91,12 +92,12 @@ select g.workspace, g.type, g.status, g.tier, sum(g.total) as total from (
 ) g group by 1, 2, 3, 4
 
 -- name: changed_counts
--- What was removed and archived since: not in the sums yet.
+-- Removed and archived tasks that are not in the sums yet.
 select workspace, place, type, status, {changed_tier} as tier, sum(total) as total from count_changes
 where cast(:workspace as text) is null or workspace = :workspace group by 1, 2, 3, 4, 5
 
 -- name: settle_changes
--- Take what the log is counted behind.
+-- Takes the changes up to the number that the log is counted to.
 delete from count_changes where seq <= :read_to returning workspace, place, type, status, {changed_tier} as tier, total
 
 -- name: read_count_sums
@@ -110,7 +111,7 @@ select items.workspace, items.place, items.type, items.status, items.tier, items
 on conflict (workspace, place, type, status, tier) do update set total = count_sums.total + excluded.total
 
 -- name: finished_counts
--- What the sums must come to, by reading everything.
+-- The correct sums, computed by reading all rows.
 select t.workspace, 'tasks' as place, t.type, t.status, {tier} as tier, count(*) as total from tasks t where t.finished_at is not null
 group by 1, 3, 4, 5
 union all
@@ -152,7 +153,7 @@ select e.seq, e.at, e.task_id, e.reason, e.data from events e where e.workspace 
 order by e.at desc, e.seq desc limit :count
 
 -- name: failure_patterns
--- The model is that of an agent that has only one, where the event names none.
+-- If the event names no model, that of an agent with a single model is used.
 select case cast(:by as text) when 'type' then e.data ->> 'type' when 'agent' then e.data ->> 'agent'
   when 'model' then coalesce(e.data ->> 'model', (
     select case when json_array_length(a.models) = 1 then a.models ->> 0 end from agents a
@@ -173,7 +174,7 @@ select * from dags where workspace = :workspace and (created_at, id) < (:created
 order by created_at desc, id desc limit :count
 
 -- name: list_dags_in
--- The same, of those in one stored status.
+-- The same, for one stored status.
 select * from dags where workspace = :workspace and status = :status and (created_at, id) < (:created_at, :id)
 order by created_at desc, id desc limit :count
 
@@ -204,7 +205,7 @@ order by seq limit :count
 select * from alerts where seq = :seq and workspace = :workspace
 
 -- name: acknowledge_alert
--- The first time counts.
+-- The first acknowledgement is kept.
 update alerts set acknowledged_at = :now, acknowledged_by = :actor
 where seq = :seq and workspace = :workspace and acknowledged_at is null returning seq
 
@@ -272,7 +273,7 @@ where l.workspace = :workspace and t.updated_at <= :before order by t.updated_at
 select t.available_at as at from tasks t where t.status = 'retrying' and t.workspace = :workspace order by t.available_at limit 1
 
 -- name: next_wait
--- When the next wait of a workspace for a time is over.
+-- When the next timer of a workspace ends.
 select w.until as at from waits w where w.status = 'open' and w.until is not null and w.workspace = :workspace
 order by w.until limit 1
 
@@ -291,7 +292,7 @@ select n_dead_tup as dead, n_live_tup as live from pg_stat_user_tables where rel
 select 0 as dead, 0 as live where false
 
 -- name: old_transactions
--- What keeps vacuum from removing dead rows: transactions, prepared ones, and replication slots far behind.
+-- What keeps vacuum from removing dead rows: old transactions, prepared transactions, and lagging replication slots.
 select 'process ' || pid as what, trunc(extract(epoch from clock_timestamp() - xact_start)) || ' s' as how_long
 from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
   and xact_start < clock_timestamp() - make_interval(secs => :seconds)
@@ -307,8 +308,8 @@ order by 1 limit :count
 select '' as what, '' as how_long where false
 
 -- name: used_workspaces
--- Also those that no one has set up: they have been submitted to, or have agents.
--- One that has left for another database has left its lanes behind, whose numbers other processes remember.
+-- Including workspaces without a row: they have tasks or agents. A workspace that moved to another database leaves its
+-- lanes behind, since other processes have cached their numbers.
 select name from workspaces union select workspace from lanes union select workspace from agents
 except select workspace from routes where state = 'left' order by 1
 
@@ -370,8 +371,8 @@ group by 1, 2, 3, 4, 5, 6
 {postgres: b}{sqlite: e}
 
 -- name: meter_seconds
--- How long the tasks of a stretch had waited when they were claimed, and run when they ended, counted by bucket: the number
--- of bounds in `metric_catalogue.BUCKETS` that are below. What an event does not say, its task's history or its attempt does.
+-- How long the tasks of a stretch had waited when claimed, and run when they ended, counted by bucket: the number of
+-- smaller bounds in `metric_catalogue.BUCKETS`. Facts missing in an event come from its task's history or its attempt.
 select s.workspace, s.verb, s.type, case when s.seconds <= 0.01 then 0 when s.seconds <= 0.05 then 1 when s.seconds <= 0.1 then 2
     when s.seconds <= 0.25 then 3 when s.seconds <= 0.5 then 4 when s.seconds <= 1 then 5 when s.seconds <= 2.5 then 6
     when s.seconds <= 5 then 7 when s.seconds <= 10 then 8 when s.seconds <= 30 then 9 when s.seconds <= 60 then 10
@@ -393,7 +394,7 @@ from (
 ) s where s.seconds is not null group by 1, 2, 3, 4
 
 -- name: meter_waits
--- How long each claim's task had been ready, by what its own history says; one that was submitted with others, since then.
+-- How long each claim's task had been ready, according to its history; for a task submitted in a batch, since then.
 select case when e.seconds is not null then e.seconds else e.at - coalesce((
     select max(x.at) from events x where x.task_id = e.task_id and x.seq < e.seq and x.path like '%ready'), (
     select t.created_at from tasks t where t.id = e.task_id)) end as seconds
@@ -419,7 +420,7 @@ select agent_id, claimed_at from tasks where agent_id is not null and workspace 
 select severity, count(*) as total from alerts where workspace = :workspace and acknowledged_at is null group by 1
 
 -- name: insert_metric_snapshots
--- A clock that went back may come to the same moment once more; the first snapshot stays.
+-- If the clock went back, the same time may occur again; the first snapshot is kept.
 -- insert metric_snapshots: workspace text, at float, samples json
 on conflict do nothing
 

@@ -14,7 +14,7 @@ from shiftwork.limits import capacity
 from shiftwork.model.errors import InputError
 from shiftwork.model.states import CLAIMED_STATES, WAITING
 from shiftwork.observe import maintenance_health, policy
-from shiftwork.observe.conditions import Finding, Kind, compare
+from shiftwork.observe.alert_conditions import Finding, Kind, compare
 from shiftwork.observe.metrics import ended_by
 from shiftwork.observe.policy import AttemptCounts
 from shiftwork.settings.model import Friction, Settings

@@ -35,7 +35,7 @@ class Shared:
         """Workspaces known to be in another database now."""
         self._under_way: set[asyncio.Future[Any]] = set()
 
-    def note_left(self, workspace: str) -> None:
+    def record_move(self, workspace: str) -> None:
         """Record that a workspace has moved: its waiting calls continue on the other database."""
         self.left.add(workspace)
         self.claim_waiters.wake(frozenset())

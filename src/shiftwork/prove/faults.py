@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from shiftwork.model.errors import StoreFull, StoreUnavailable
 from shiftwork.prove.fleet import Fleet
 from shiftwork.prove.proxy import Proxy
-from shiftwork.prove.scratch import Scratch
+from shiftwork.prove.scratch_store import Scratch
 
 FREEZE_SEC = 3.0
 """Longer than the heartbeat timeout, so that a process loses its tasks before it wakes up."""

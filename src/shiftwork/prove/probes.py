@@ -1,4 +1,4 @@
-"""Claims that are lost on purpose: whether a frozen process writes late is chance, but these always do."""
+"""Claims lost on purpose: a frozen process writes late only by chance, but these always do."""
 
 from __future__ import annotations
 

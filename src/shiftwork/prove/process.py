@@ -96,7 +96,7 @@ def main(what: str, *rest: str) -> None:
         runpy.run_module("shiftwork", run_name="__main__")  # as users start it, after the clock was replaced
     else:
         from shiftwork.prove.fleet_handlers import worker  # noqa: PLC0415  # after the clock was replaced
-        from shiftwork.worker.command import run_fast  # noqa: PLC0415  # likewise
+        from shiftwork.worker.load_worker import run_fast  # noqa: PLC0415  # likewise
 
         name, world = rest
         run_fast(worker(name, Path(world)).run(os.environ["SHIFTWORK_STORE"]))

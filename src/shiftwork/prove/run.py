@@ -18,13 +18,12 @@ from shiftwork.model import ids
 from shiftwork.model.errors import StoreUnavailable
 from shiftwork.prove import proxy as proxies
 from shiftwork.prove import svg
-from shiftwork.prove.books import read_books
 from shiftwork.prove.faults import FAULTS, Permitted, excludes
 from shiftwork.prove.fleet import Fleet, fleet_on, free_port
-from shiftwork.prove.ledger import ENDED, Act, Ledger, Occurrence, Records, Thought, count
+from shiftwork.prove.ledger import ENDED, Act, Ledger, Occurrence, Records, Thought, count, read_stored_totals
 from shiftwork.prove.probes import AWAY, Probes
 from shiftwork.prove.proxy import Proxy
-from shiftwork.prove.scratch import Scratch, in_list, scratch_at
+from shiftwork.prove.scratch_store import Scratch, in_list, scratch_at
 from shiftwork.prove.workload import PARENT, STEPS, SUBTASKS, task, thoughts_of, type_of
 from shiftwork.queue import Queue
 
@@ -381,12 +380,12 @@ class Trial:
             await asyncio.sleep(0.25)
 
     async def _records(self, took: float, *, all_answered: bool) -> Records:
-        books = await self._retry_read(lambda: read_books(self.scratch.snapshot))
+        stored = await self._retry_read(lambda: read_stored_totals(self.scratch.snapshot))
         world = self.scratch.folder / "world"
         return Records(
             acknowledged=self._acknowledged,
             unanswered=(0 if all_answered else BATCH * PRODUCERS) + (self._again is not None),
-            **books._asdict(),
+            **stored._asdict(),
             acts=[Act.read(line) for line in _lines(world)],
             thoughts=[Thought.read(line) for line in _lines(thoughts_of(world))],
             late_writes=self._probes.tried,

@@ -18,7 +18,7 @@ from shiftwork.prove import svg
 from shiftwork.prove.fleet import Fleet, fleet_on, free_port
 from shiftwork.prove.probes import AWAY
 from shiftwork.prove.run import SETTLE_SEC, Tell, connected
-from shiftwork.prove.scratch import Scratch, scratch_at
+from shiftwork.prove.scratch_store import Scratch, scratch_at
 from shiftwork.prove.workload import SOAK
 from shiftwork.queue import Queue
 

@@ -2,18 +2,18 @@
 select read_to from search_marks where name = 'tasks'
 
 -- name: lock_search_mark
--- By who writes or removes entries: what is removed is not written again by who read it before.
+-- Locked to write or remove entries, so that a process that read a task earlier does not write a removed entry again.
 select read_to from search_marks where name = 'tasks' {postgres: for update}
 
 -- name: add_search_mark
--- A database that was emptied has none.
+-- An emptied database has no mark.
 insert into search_marks (name, read_to) values ('tasks', 0) on conflict do nothing
 
 -- name: move_search_mark
 update search_marks set read_to = :read_to where name = 'tasks'
 
 -- name: changed_tasks
--- Tasks of which the log says, from one number to another, that their words may have changed; of one workspace or of all.
+-- Tasks whose words may have changed, according to the log between two numbers; of one workspace or of all.
 select e.task_id as id from single_events e
 where e.row_seq > :after and e.row_seq <= :last_row and e.seq > :after and e.seq <= :last and e.task_id is not null
   and (cast(:workspace as text) is null or e.workspace = :workspace)
@@ -21,7 +21,7 @@ where e.row_seq > :after and e.row_seq <= :last_row and e.seq > :after and e.seq
     'unblocked', 'promoted', 'handed_in', 'completed', 'waited', 'attached', 'published', 'withdrawn', 'yield_asked')
 
 -- name: search_texts
--- What tasks are found by, cut to a length that can be looked through.
+-- The searchable texts of tasks, cut to a bounded length.
 -- rows items: id uuid
 select t.id, t.workspace, t.type, t.external_id, t.issue_id, t.failure_reason, t.cancel_reason,
   substr(b.body ->> 'title', 1, 2000) as title, b.body ->> 'tool_name' as tool_name,
@@ -35,7 +35,7 @@ select t.id, t.workspace, t.type, t.external_id, t.issue_id, t.failure_reason, t
 from {items} join tasks t on t.id = items.id join bodies b on b.task_id = t.id
 
 -- name: save_search_entries
--- Of tasks that are still there.
+-- For tasks that still exist.
 -- rows items: id uuid, tail text
 insert into search_entries (task_id, workspace, tail)
 select t.id, t.workspace, items.tail from {items} join tasks t on t.id = items.id where true
@@ -66,11 +66,11 @@ delete from search_words where rowid in (select e.number from {items} join searc
 delete from search_entries where task_id in (select items.id from {items})
 
 -- name: short_ids
--- Tasks whose written id ends so; one more than may be listed.
+-- Tasks whose id ends with these characters, up to one more than may be listed.
 select e.task_id as id from search_entries e where e.workspace = :workspace and e.tail >= :low and e.tail < :high
 order by e.tail limit :count
 
 -- name: newest_ids
--- Tasks that the log named behind a number, which may not have an entry yet.
+-- Tasks that the log names after a number, which may have no entry yet.
 select e.task_id as id from single_events e
 where e.row_seq > :after and e.seq > :after and e.workspace = :workspace and e.task_id is not null

@@ -1,1 +1,1 @@
-"""The queue over HTTP: agents in any language can work, and any program can watch events live."""
+"""The queue over HTTP, for agents in any language and for programs that watch events live."""

@@ -10,6 +10,7 @@ from shiftwork.access.api import Tokens
 from shiftwork.access.authenticator import require
 from shiftwork.access.scopes import SERVER
 from shiftwork.model.errors import Forbidden
+from shiftwork.notifications.api import Sinks
 from shiftwork.operation.declare import operation_of
 from shiftwork.server.request_context import RequestContext
 from shiftwork.settings.api import Settings
@@ -50,6 +51,18 @@ async def _revoke_token(context: RequestContext, values: dict[str, Any]) -> None
         require(context.who, SERVER)
 
 
+@guards(Sinks.add)
+@guards(Sinks.update)
+async def _private_sink(context: RequestContext, values: dict[str, Any]) -> None:
+    """Refuse private addresses: the server's operator, not a workspace's admin, decides what it may reach."""
+    if values["allow_private"] is True and not context.queue.engine.private_sinks:
+        raise Forbidden(
+            "this server sends to public addresses only",
+            where="allow_private",
+            hint="Its operator can allow others by starting it with --private-sinks.",
+        )
+
+
 @guards(Settings.apply)
 async def _change_settings(context: RequestContext, values: dict[str, Any]) -> None:
     changes = values["changes"]
@@ -63,7 +76,7 @@ def _check_folder(context: RequestContext, folder: Any) -> None:
     """Claims write into this folder on the server's machine, so its operator must allow it."""
     if isinstance(folder, str) and Path(folder).resolve() not in context.state.claim_folders:
         raise Forbidden(
-            "this server was not started with this folder",
+            "this server may not write claims into this folder",
             where="claim_folder",
             hint="Its operator allows it with `serve --claim-folder FOLDER`, or sets it with `shiftwork bridge loki`.",
         )

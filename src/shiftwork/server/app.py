@@ -25,12 +25,12 @@ from shiftwork.engine.engine import Caller, IdempotentRequest
 from shiftwork.model import check
 from shiftwork.model.errors import NotFound, ShiftworkError
 from shiftwork.queue import Queue
-from shiftwork.server import pages, reading, rendering, spanning
+from shiftwork.server import dashboard_pages, rendering, request_parsing, workspace_lookup
+from shiftwork.server.compression import packed
 from shiftwork.server.endpoint import Endpoint, Raw
-from shiftwork.server.live import websocket
 from shiftwork.server.openapi import document
-from shiftwork.server.packing import packed
 from shiftwork.server.request_context import RequestContext
+from shiftwork.server.routes.live import websocket
 from shiftwork.server.routing import Application, RouteTable
 from shiftwork.server.state import ServerState
 from shiftwork.views.view import View
@@ -57,9 +57,9 @@ def build(state: ServerState, endpoints: Sequence[Endpoint]) -> Starlette:
             Route("/openapi.json", openapi),
             *(Route(f"/openapi/{name}.json", openapi) for name in views.names() if name != views.NATIVE),
             WebSocketRoute("/ws", websocket),
-            *pages.routes(),
+            *dashboard_pages.routes(),
         ],
-        middleware=[Middleware(reading.RawPath)],
+        middleware=[Middleware(request_parsing.RawPath)],
         exception_handlers={HTTPException: _http_exception},
     )
     app.router.redirect_slashes = False  # a redirect would repeat any host name the caller sent
@@ -95,7 +95,7 @@ class _EndpointApp:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = reading.Call(scope, receive, send)
+        request = request_parsing.Call(scope, receive, send)
         response = await self._answer(request)
         await response(scope, receive, send)
 
@@ -111,7 +111,7 @@ class _EndpointApp:
         except ShiftworkError as error:
             response = _refusal(await _describe(problem.of(error, request_id), request))
         except ClientDisconnect:
-            return Response(status_code=400)  # the caller is gone
+            return Response(status_code=400)  # the caller has disconnected
         except Exception:
             log.exception("%s %s failed", endpoint.method, request.url.path, extra={"request_id": request_id})
             response = _refusal(msgspec.structs.replace(problem.INTERNAL, request_id=request_id))
@@ -137,7 +137,7 @@ async def _describe(refusal: problem.Problem, request: Request) -> problem.Probl
 
 
 def _traced(request: Request, endpoint: Endpoint) -> AbstractContextManager[None]:
-    """Calls within a trace get a span in it, and submissions start one; polls and heartbeats have none."""
+    """Open a span for a call within a trace; submissions start a trace, polls and heartbeats have no span."""
     parent = tracing.read(request.headers.get("traceparent"))
     if parent is None and not (endpoint.scope == "submit" and tracing.is_on()):
         return nullcontext()
@@ -148,27 +148,27 @@ async def _serve(
     request: Request, endpoint: Endpoint, state: ServerState, decoder: msgspec.json.Decoder[Any] | None, request_id: str
 ) -> Response:
     if request.headers.get(REQUEST_ID) != request_id:
-        reading.header(request, "X-Request-Id")  # raises an error about the caller's own value
+        request_parsing.header(request, "X-Request-Id")  # raises an error about the caller's own value
     if endpoint.scope is None:
-        query = reading.query(request, endpoint.query, state.view)
+        query = request_parsing.query(request, endpoint.query, state.view)
         view = request.scope[VIEW] = state.view_for(query.view)
         context = RequestContext(request, state, state.queue, ANONYMOUS, query, view)
         return answer(await _shown(await endpoint.handler(context), context), endpoint.status)
     who = await state.authenticator.identify(request.headers, plain_get=_is_plain_get(request, endpoint))
     require(who, endpoint.scope)
-    query = reading.query(request, endpoint.query, state.view)
+    query = request_parsing.query(request, endpoint.query, state.view)
     view = request.scope[VIEW] = state.view_for(query.view)
-    raw = await reading.body(request) if endpoint.changes and endpoint.body is not Raw else b""
+    raw = await request_parsing.body(request) if endpoint.changes and endpoint.body is not Raw else b""
     if raw and who is ANYONE:
         check_page_body(request.headers)
     named = await _named(state, view, who, request, query, raw)
     queue = _handle(state, endpoint, who, named, request, request_id, raw)
     context = RequestContext(request, state, queue, who, query, view)
-    context.spans = spanning.spans(view, who, named)
+    context.spans = workspace_lookup.spans(view, who, named)
     if context.spans:
-        context.queues = await spanning.everywhere(queue)
+        context.queues = await workspace_lookup.everywhere(queue)
     if endpoint.body is Raw:
-        result = await endpoint.handler(context, reading.stream(request))
+        result = await endpoint.handler(context, request_parsing.stream(request))
     elif decoder is None:
         result = await endpoint.handler(context)
     else:
@@ -179,12 +179,12 @@ async def _serve(
 def _body(raw: bytes, endpoint: Endpoint, decoder: msgspec.json.Decoder[Any], view: View | None) -> Any:
     """The request body. In a view it may be in the document's names, translated by the handler or here."""
     if view is None:
-        return reading.decode(raw, decoder)
+        return request_parsing.decode(raw, decoder)
     if view.claims and endpoint.of_claims:
-        raw = reading.in_our_words(raw, view.claims)
+        raw = request_parsing.in_our_words(raw, view.claims)
     if endpoint.viewed_body:
-        return reading.decode(raw, reading.in_document(endpoint))
-    return reading.in_our_times(raw, endpoint.body, decoder)
+        return request_parsing.decode(raw, request_parsing.in_document(endpoint))
+    return request_parsing.in_our_times(raw, endpoint.body, decoder)
 
 
 async def _shown(result: Any, context: RequestContext) -> Any:
@@ -249,7 +249,7 @@ async def _http_exception(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """All methods of this path; each is a route of its own."""
+    """Return all methods of this path; each is a separate route."""
     path = request.url.path
     found = [route for route in request.app.routes if isinstance(route, Route) and route.path_regex.match(path)]
     return ", ".join(sorted({method for route in found for method in route.methods or ()}))
@@ -258,7 +258,7 @@ def _allowed(request: Request) -> str:
 def _request_id(request: Request, state: ServerState) -> str:
     """The caller's request id, or a new one if it is missing or not storable."""
     sent = request.headers.get(REQUEST_ID)
-    return sent if sent is not None and reading.is_header_text(sent) else state.new_request_id()
+    return sent if sent is not None and request_parsing.is_header_text(sent) else state.new_request_id()
 
 
 def _handle(  # all of these determine the caller
@@ -280,7 +280,7 @@ def _handle(  # all of these determine the caller
         idempotency=_idempotent_request(endpoint, who, request, raw),
         still_allowed=state.authenticator.checking(request.headers, endpoint.scope or "read") if who.token_id else None,
     )
-    return state.queue.speaking_as(caller)
+    return state.queue.for_caller(caller)
 
 
 async def _named(  # any of them may name it
@@ -289,26 +289,26 @@ async def _named(  # any of them may name it
     """The workspace of a call: from its query or, in some documents, from its body or id."""
     if view is None or not view.names_workspaces:
         return query.workspace  # type: ignore[no-any-return]  # every query has it
-    named = spanning.in_body(raw)
+    named = workspace_lookup.in_body(raw)
     if named is not None and who.workspace not in {None, named}:
-        raise NotFound(f"there is no workspace {named!r}", where=spanning.FIELD)
+        raise NotFound(f"there is no workspace {named!r}", where=workspace_lookup.FIELD)
     if named is not None and query.workspace not in {None, named}:
-        raise NotFound(f"this call is for the workspace {query.workspace!r}", where=spanning.FIELD)
+        raise NotFound(f"this call is for the workspace {query.workspace!r}", where=workspace_lookup.FIELD)
     if named is not None or query.workspace is not None or who.workspace is not None:
         return named or query.workspace
-    return await spanning.of_path(state.queue, reading.path(request))
+    return await workspace_lookup.of_path(state.queue, request_parsing.path(request))
 
 
 def _actor(endpoint: Endpoint, who: Identity, request: Request) -> str:
     """The actor: under a claim the agent itself, otherwise the token or the actor named by the caller."""
-    named = reading.header(request, "X-Actor")
+    named = request_parsing.header(request, "X-Actor")
     if endpoint.scope == "work":
         return "system"
     return f"token:{who.name}" if who.name is not None else named or "system"
 
 
 def _idempotent_request(endpoint: Endpoint, who: Identity, request: Request, raw: bytes) -> IdempotentRequest | None:
-    key = reading.header(request, "Idempotency-Key") if endpoint.changes else None
+    key = request_parsing.header(request, "Idempotency-Key") if endpoint.changes else None
     if key is None:
         return None
     signed = f"{who.token_id} {endpoint.method} {request.url.path}?{request.url.query}\n".encode() + raw

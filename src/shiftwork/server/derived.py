@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
 
+from shiftwork import tracing
 from shiftwork.model.errors import InputError, NotFound
+from shiftwork.model.task import Usage
 from shiftwork.operation.declare import Operation, operation_of, operations
 from shiftwork.operation.local import load_implementations
 from shiftwork.operation.parameters import SOMETHING
-from shiftwork.server import call_facts, reading
+from shiftwork.server import request_parsing
 from shiftwork.server.access_rules import rule_of
-from shiftwork.server.endpoint import Endpoint, Query, Raw, ViewQuery
-from shiftwork.server.handlers import check_of, served
+from shiftwork.server.endpoint import Endpoint, Query, Raw, ViewQuery, served
 from shiftwork.server.request_context import RequestContext
 from shiftwork.views.view_adapters import Instead, adapter_of
 
@@ -67,7 +68,6 @@ class _Handler:
         self._operation = operation
         self._adapter = adapter_of(operation.name)
         self._by_hand = served(operation.name)
-        self._check = check_of(operation.name)
         self._rule = rule_of(operation.name)
         self.__name__ = operation.name.replace(".", "_")
         self.__doc__ = operation.description
@@ -86,11 +86,9 @@ class _Handler:
             values = await _values(operation, context, body)
         if view is not None and adapter.translate is not None:
             values = await adapter.translate(context, values)
-        if self._check is not None:
-            self._check(context, values)
         if self._rule is not None:
             await self._rule(context, values)
-        call_facts.note(values)
+        _annotate_span(values)
         answer = await context.queue.executor.perform(operation, values)
         if view is not None and adapter.write is not None:
             return await adapter.write(context, answer)
@@ -137,5 +135,27 @@ def _from_path(operation: Operation, name: str, text: str) -> Any:
 
 def _with_version(operation: Operation, context: RequestContext, values: dict[str, Any]) -> dict[str, Any]:
     if VERSION in operation.parameters.names and values.get(VERSION) is None:
-        return {**values, VERSION: reading.if_match(context.request)}
+        return {**values, VERSION: request_parsing.if_match(context.request)}
     return values
+
+
+_GEN_AI = {
+    "agent_id": "gen_ai.agent.name",
+    "provider": "gen_ai.provider.name",
+    "model": "gen_ai.request.model",
+    "session_id": "gen_ai.conversation.id",
+}
+
+
+def _annotate_span(values: Mapping[str, Any]) -> None:
+    """Record facts about an agent's work on the request's span, with the attributes of the GenAI conventions.
+
+    Tokens have attributes of our own: the agent's span already counts them.
+    """
+    if not tracing.is_on():
+        return
+    facts: dict[str, Any] = {ours: values[name] for name, ours in _GEN_AI.items() if isinstance(values.get(name), str)}
+    if isinstance(used := values.get("usage"), Usage):
+        facts |= {"gen_ai.response.model": used.model, "shiftwork.tokens_in": used.tokens_in}
+        facts |= {"shiftwork.tokens_out": used.tokens_out, "shiftwork.cost_usd": used.cost_usd}
+    tracing.annotate(facts)

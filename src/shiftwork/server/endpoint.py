@@ -1,4 +1,7 @@
-"""Endpoints: an operation over HTTP. Routing, decoding, access and the OpenAPI document are derived from them."""
+"""Endpoints: an operation over HTTP. Routing, decoding, access and the OpenAPI document are derived from them.
+
+`@serves` registers the handler of an operation that needs more than its declaration: a stream, an ETag, a wait.
+"""
 
 from __future__ import annotations
 
@@ -111,3 +114,30 @@ class EndpointGroup:
             return handler
 
         return declare
+
+
+class Served(NamedTuple):
+    """How one operation is served."""
+
+    handler: Handler
+    query: type[Query] | None = None
+    """The query, if it has more than the operation's parameters."""
+    viewed_body: bool = False
+    """In a view it reads a body in the document's names."""
+
+
+_served: dict[str, Served] = {}
+
+
+def serves(method: Any, *, query: type[Query] | None = None, viewed_body: bool = False) -> Callable[[Handler], Handler]:
+    """Register the handler of an operation; it supports every view by itself."""
+
+    def register(handler: Handler) -> Handler:
+        _served[operation_of(method).name] = Served(handler, query, viewed_body)
+        return handler
+
+    return register
+
+
+def served(operation: str) -> Served | None:
+    return _served.get(operation)

@@ -27,12 +27,12 @@ _CHUNK = 1 << 20
 
 
 class Mark(NamedTuple):
-    """What changes when a file is written, without reading it."""
+    """Attributes of a file that change when it is written."""
 
     written_ns: int
     size: int
     changed_at: float
-    """When it was last written, renamed or moved here; a copy may preserve its modification time, but not this one."""
+    """When it was last written, renamed or moved here. Copies can preserve the modification time, but not this one."""
 
 
 class FolderScan(NamedTuple):
@@ -40,7 +40,7 @@ class FolderScan(NamedTuple):
 
     marks: dict[str, Mark]
     unseen: frozenset[str]
-    """Files and folders that could not be read: it is unknown whether their contents changed or are gone."""
+    """Files and folders that could not be read: their contents may have changed or been removed."""
     device: int
 
     def hides(self, path: str) -> bool:
@@ -55,7 +55,7 @@ def check_folder(name: str) -> Path:
 
 
 class Watching:
-    """Scans a folder periodically; a file counts once two scans found it unchanged, so that it is not being written."""
+    """Scans a folder periodically. A file counts once two scans found it unchanged: before, it may still be written."""
 
     def __init__(self, queue: Queue, folder: Path) -> None:
         self._engine = queue.engine
@@ -78,35 +78,35 @@ class Watching:
         watchers = await self._engine.store.read(watched_files.watchers)
         if not watchers:
             return 0
-        look = await asyncio.to_thread(self._scan)
+        scan = await asyncio.to_thread(self._scan)
         fired = 0
         for watcher in watchers:
-            fired += await self._look_for(watcher, look)
-        self._marks = look.marks
-        self._hashes = {path: known for path, known in self._hashes.items() if path in look.marks}
-        self._unreadable = {path: mark for path, mark in self._unreadable.items() if path in look.marks}
+            fired += await self._fire_changes(watcher, scan)
+        self._marks = scan.marks
+        self._hashes = {path: known for path, known in self._hashes.items() if path in scan.marks}
+        self._unreadable = {path: mark for path, mark in self._unreadable.items() if path in scan.marks}
         return fired
 
     def _scan(self) -> FolderScan:
-        look = _look_at(self._folder)
-        if len(look.marks) > MAX_FILES:
+        scan = _scan_folder(self._folder)
+        if len(scan.marks) > MAX_FILES:
             raise InputError(f"more than {MAX_FILES} files to be watched", where="--watch")
-        if not look.marks and self._device not in {None, look.device}:
-            raise OSError("another, empty folder is in its place, as where a disk was unmounted")
-        self._device = look.device
-        return look
+        if not scan.marks and self._device not in {None, scan.device}:
+            raise OSError("an empty folder on another device has taken its place; is its disk unmounted?")
+        self._device = scan.device
+        return scan
 
-    async def _look_for(self, watcher: Watcher, look: FolderScan) -> int:
+    async def _fire_changes(self, watcher: Watcher, scan: FolderScan) -> int:
         on = watcher.trigger.on
         assert isinstance(on, Files)
-        mine = {path: mark for path, mark in look.marks.items() if is_file(on, path)}
+        mine = {path: mark for path, mark in scan.marks.items() if is_file(on, path)}
         if not watcher.looked:
-            await self._look_first(watcher, mine)
+            await self._record_existing(watcher, mine)
             return 0
-        found = [*await self._news(watcher, mine), *self._gone(watcher, look)]
+        found = [*await self._changed(watcher, mine), *self._removed(watcher, scan)]
         return sum([await self._fire(watcher, seen) for seen in found])
 
-    async def _look_first(self, watcher: Watcher, mine: dict[str, Mark]) -> None:
+    async def _record_existing(self, watcher: Watcher, mine: dict[str, Mark]) -> None:
         """Record the files that existed when the trigger was saved. Later ones are reported by the next scan."""
         since_saved = self._engine.store.now() - watcher.saved_at
         saved_at = time.time() - since_saved  # by the clock that stamps files
@@ -116,31 +116,31 @@ class Watching:
         first = functools.partial(watched_files.record_existing, trigger_id=watcher.trigger.id, files=there)
         await crash_points.named("watched files", self._engine.store.run(first))
 
-    async def _news(self, watcher: Watcher, mine: dict[str, Mark]) -> list[ChangedFile]:
-        """Files that were added or changed."""
+    async def _changed(self, watcher: Watcher, mine: dict[str, Mark]) -> list[ChangedFile]:
+        """Return the files that were added or changed."""
         found = []
         for path, mark in sorted(mine.items()):
             if self._marks.get(path) != mark:
-                continue  # it may still be being written
+                continue  # it may not be written completely
             sha256 = await self._hash(path, mark)
             before = watcher.known.get(path)
             if sha256 is not None and sha256 != before:
                 found.append(ChangedFile(path, "added" if before is None else "changed", sha256, mark.size))
         return found
 
-    def _gone(self, watcher: Watcher, look: FolderScan) -> list[ChangedFile]:
-        """Files that existed, but were missing in the last two scans."""
+    def _removed(self, watcher: Watcher, scan: FolderScan) -> list[ChangedFile]:
+        """Return the files that existed, but were missing in the last two scans."""
         known = sorted(path for path, sha256 in watcher.known.items() if sha256 is not None)
-        gone = [path for path in known if path not in look.marks and path not in self._marks and not look.hides(path)]
+        gone = [path for path in known if path not in scan.marks and path not in self._marks and not scan.hides(path)]
         return [ChangedFile(path, "removed", None, 0) for path in gone]
 
     async def _hash(self, path: str, mark: Mark) -> str | None:
-        """None if the file cannot be read: it is skipped and does not block others."""
+        """Return the hash of a file, or None if it cannot be read: it is skipped and does not block others."""
         known = self._hashes.get(path)
         if known is None or known[0] != mark:
             try:
                 known = self._hashes[path] = mark, await asyncio.to_thread(_sha256, self._folder / path)
-            except FileNotFoundError:  # gone meanwhile
+            except FileNotFoundError:  # removed meanwhile
                 return None
             except OSError as error:
                 if self._unreadable.get(path) != mark:  # logged once, although it is retried in every scan
@@ -165,8 +165,8 @@ class Watching:
         return 1 if came is not None and came.outcome == "fired" else 0
 
 
-def _look_at(folder: Path) -> FolderScan:
-    """Plain files below a folder, by relative path. Links are not followed: they may lead anywhere."""
+def _scan_folder(folder: Path) -> FolderScan:
+    """Find the plain files below a folder, by relative path. Links are not followed: they may lead anywhere."""
     marks: dict[str, Mark] = {}
     unseen: set[str] = set()
 
@@ -185,7 +185,7 @@ def _look_at(folder: Path) -> FolderScan:
             known = path.relative_to(folder).as_posix()
             try:
                 found = path.lstat()
-            except FileNotFoundError:  # gone meanwhile
+            except FileNotFoundError:  # removed meanwhile
                 continue
             except OSError:
                 unseen.add(known)

@@ -13,7 +13,7 @@ from shiftwork.access.authenticator import ANONYMOUS, Identity
 from shiftwork.engine import event_log
 from shiftwork.engine.event_log import Part
 from shiftwork.server.event_stream import LogEntry
-from shiftwork.server.shares import Shares
+from shiftwork.server.stream_limits import StreamLimit
 from shiftwork.store.store import Store
 
 log = logging.getLogger("shiftwork.server")
@@ -59,7 +59,7 @@ class Hub:
 
     def __init__(self, store: Store, stopping: asyncio.Event) -> None:
         self.stopping = stopping
-        self.shares = Shares("streams", MAX_LISTENERS)
+        self.stream_limit = StreamLimit("streams", MAX_LISTENERS)
         self.most_kept = MAX_KEPT
         self._store = store
         self._listeners: set[Listener] = set()
@@ -71,7 +71,7 @@ class Hub:
     def _forget(self) -> None:
         self._kept: list[LogEntry] = []
         self._bytes = 0
-        self._first: float = math.inf  # everything after it, up to the last number, is kept
+        self._first: float = math.inf  # all rows after it, up to the last number, are kept
         self._last = 0
 
     @property
@@ -85,7 +85,7 @@ class Hub:
     @asynccontextmanager
     async def listen(self, who: Identity = ANONYMOUS) -> AsyncIterator[Listener]:
         """Subscribe to wake-ups for new events and the server's stop."""
-        with self.shares.place(who):
+        with self.stream_limit.place(who):
             listener = Listener()
             self._listeners.add(listener)
             if self._reader is None:
@@ -136,7 +136,7 @@ class Hub:
                 try:
                     await self._read_on()
                 except Exception as error:  # noqa: BLE001  # without a reader all listeners would wait forever
-                    log.warning("the log of events cannot be read (%s); retrying", error)
+                    log.warning("cannot read the event log (%s); retrying", error)
                     await asyncio.sleep(AGAIN_SEC)
         finally:
             ending.cancel()

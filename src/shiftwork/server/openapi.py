@@ -32,7 +32,7 @@ from shiftwork.model.errors import (
     Unauthorized,
     UnsupportedEncoding,
 )
-from shiftwork.server import documents, reading
+from shiftwork.server import request_parsing, view_schemas
 from shiftwork.server.endpoint import Endpoint, PlainText, Query, Raw
 from shiftwork.views import NATIVE
 from shiftwork.views.view import View
@@ -89,7 +89,7 @@ def document(endpoints: Sequence[Endpoint], view: str = NATIVE, default: str = N
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schema_of, chosen)
     note = (_NATIVE if chosen is None else _IN_VIEW).format(view=view, default=default)
-    own = {} if chosen is None else documents.components(chosen)
+    own = {} if chosen is None else view_schemas.components(chosen)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -108,7 +108,7 @@ def document(endpoints: Sequence[Endpoint], view: str = NATIVE, default: str = N
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "Made by `shiftwork tokens create`. Not needed on loopback without --tokens.",
+                    "description": "Created with `shiftwork tokens create`. Not needed on loopback without --tokens.",
                 }
             },
         },
@@ -290,13 +290,15 @@ def _headers(endpoint: Endpoint) -> list[dict[str, Any]]:
         what += " The events of a claim with an Idempotency-Key have the key instead, by which the claim is found."
     headers = [("X-Request-Id", what, HEADER_TEXT)]
     if endpoint.changes and endpoint.scope is not None:
-        what = "A call repeated with the same key within a day has no second effect."
+        what = "A call repeated with the same key within a day has no further effect."
         headers.append(("Idempotency-Key", what, HEADER_TEXT))
     if endpoint.changes and endpoint.scope not in {None, "work"}:
-        what = "The actor in events. A token has its own name."
+        what = "The actor in events. With a token, its name is the actor instead."
         headers.append(("X-Actor", what, HEADER_TEXT))
     if endpoint.name in CONDITIONAL:
-        headers.append(("If-Match", "The task's ETag or version: refused if it has changed since.", reading.IF_MATCH))
+        headers.append(
+            ("If-Match", "The task's ETag or version: refused if it has changed since.", request_parsing.IF_MATCH)
+        )
     if endpoint.answer is Raw:
         headers.append(("Range", "The range to send, such as `bytes=0-99`; by default, all.", ".*"))
     if endpoint.name in TAGGED:
@@ -317,7 +319,7 @@ def _answers(endpoint: Endpoint, schema_of: dict[str, Any], view: View | None) -
         return {str(endpoint.status): {**described, "content": {"text/plain": {"schema": {"type": "string"}}}}}
     schema = schema_of[repr(endpoint.answer)]
     if view is not None:
-        schema = documents.in_view(endpoint.answer if endpoint.viewed else None, view, _TEMPLATE)
+        schema = view_schemas.in_view(endpoint.answer if endpoint.viewed else None, view, _TEMPLATE)
     content = {"application/json": {"schema": schema}}
     if endpoint.path == "/api/events":
         content["text/event-stream"] = {"schema": {"type": "string"}}

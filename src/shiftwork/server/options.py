@@ -7,9 +7,9 @@ import msgspec
 from shiftwork.access.authenticator import is_loopback
 from shiftwork.model.errors import InputError
 from shiftwork.notifications import public_url
+from shiftwork.server.below_minimum import words
 from shiftwork.server.folder_watch import check_folder
-from shiftwork.server.replacing import words
-from shiftwork.wire.listening import check_guarded
+from shiftwork.wire.listen_socket import check_guarded
 
 STOP_GRACE_SEC = 20
 

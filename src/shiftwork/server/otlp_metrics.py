@@ -14,7 +14,7 @@ from shiftwork.observe.metric_catalogue import METRICS
 from shiftwork.observe.metrics import metric_of
 from shiftwork.observe.model import Sample
 from shiftwork.queue import Queue
-from shiftwork.server import spanning
+from shiftwork.server import workspace_lookup
 
 log = logging.getLogger("shiftwork.server")
 EVERY_SEC = 30.0
@@ -35,13 +35,13 @@ class QueueMetrics:
             try:
                 await self.read()
             except ShiftworkError as error:
-                log.warning("the metrics exported by OTLP are out of date: %s", error)
+                log.warning("cannot read the metrics for OTLP: %s", error)
             await asyncio.sleep(EVERY_SEC)
 
     async def read(self) -> None:
         """Read the current samples of every workspace."""
         found: defaultdict[str, list[Any]] = defaultdict(list)
-        for queue in await spanning.everywhere(self._queue):
+        for queue in await workspace_lookup.everywhere(self._queue):
             for sample in (await queue.metrics.read()).samples:
                 if not sample.name.endswith("_bucket"):
                     found[sample.name].append(_observation(sample, queue.workspace))

@@ -15,10 +15,10 @@ from shiftwork.model import check, ids
 from shiftwork.model.errors import FenceRequired, InputError
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.task import Submitted, Task
+from shiftwork.operation.first_step import Unfinished, begin
 from shiftwork.operation.parameters import ClaimRef
-from shiftwork.operation.stepping import Unfinished, begin
 from shiftwork.queue import Queue
-from shiftwork.server import reading, rendering
+from shiftwork.server import rendering, request_parsing
 from shiftwork.views.view import View
 from shiftwork.wire import problem
 from shiftwork.wire.shapes import ClaimRefBody, OutcomeReply, Outcomes, SubmittedBatch
@@ -38,7 +38,7 @@ class RequestContext:
         self, request: Request, state: ServerState, queue: Queue, who: Identity, query: Any, view: View | None
     ) -> None:
         self.request = request
-        self.path = reading.path(request)
+        self.path = request_parsing.path(request)
         self.state = state
         self.queue = queue
         self.who = who

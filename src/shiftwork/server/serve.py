@@ -22,15 +22,15 @@ from shiftwork.observe.maintenance_health import SERVER
 from shiftwork.queue import Queue
 from shiftwork.server import otlp_metrics
 from shiftwork.server.app import build
+from shiftwork.server.below_minimum import BelowMinimum
 from shiftwork.server.folder_watch import Watching, check_folder
 from shiftwork.server.options import STOP_GRACE_SEC, Options, check_options
 from shiftwork.server.rendering import LogFilter
-from shiftwork.server.replacing import Replacing
 from shiftwork.server.routes import ENDPOINTS
 from shiftwork.server.sockets import WebSocketConnection
 from shiftwork.server.state import MovableClock, ServerState
 from shiftwork.upkeep import upkeep
-from shiftwork.wire.listening import address, listen
+from shiftwork.wire.listen_socket import address, listen
 from shiftwork.wire.protocol import BoundedHttp
 
 log = logging.getLogger("shiftwork.server")
@@ -105,7 +105,7 @@ def _background_tasks(queue: Queue, options: Options) -> list[asyncio.Task[None]
         else [ProcessHeartbeat(each.engine, SERVER).beat_forever() for each in each_database]
     )
     if (command := options.on_below_minimum) is not None:
-        background += [Replacing(each, command).run_forever() for each in each_database]
+        background += [BelowMinimum(each, command).run_forever() for each in each_database]
     if options.maintenance and (sent := otlp_metrics.of(queue)) is not None:
         background.append(sent.report_forever())
     if options.watch is not None:
@@ -115,7 +115,7 @@ def _background_tasks(queue: Queue, options: Options) -> list[asyncio.Task[None]
 
 
 class Server(uvicorn.Server):
-    """When it is asked to stop, it answers long polls and ends streams immediately, then waits for running calls."""
+    """Answers long polls and ends streams immediately when it is stopped, then waits for running calls."""
 
     def __init__(self, state: ServerState, listening: socket.socket) -> None:
         self.state = state
@@ -126,7 +126,7 @@ class Server(uvicorn.Server):
                 http=BoundedHttp,
                 ws=WebSocketConnection,
                 ws_max_size=MAX_MESSAGE,
-                ws_per_message_deflate=False,  # it would compress each event anew for each client
+                ws_per_message_deflate=False,  # it would compress each event again for each client
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -21,7 +21,7 @@ import msgspec
 
 from shiftwork.model.errors import InputError, ShiftworkError, from_dict
 from shiftwork.server.options import STOP_GRACE_SEC, Options, check_options
-from shiftwork.wire.listening import address, listen
+from shiftwork.wire.listen_socket import address, listen
 
 log = logging.getLogger("shiftwork.server")
 READY = b"ready"
@@ -190,7 +190,7 @@ def check(options: Options, count: int) -> None:
 
 
 def _options_of(options: Options, place: int) -> Options:
-    """The options of one process: only the first does what must be done once."""
+    """Return the options of one process: only the first does work that must be done once."""
     return (
         options
         if place == 0

@@ -13,9 +13,9 @@ from typing import Any
 from shiftwork import views
 from shiftwork.access.authenticator import Authenticator
 from shiftwork.queue import Queue
-from shiftwork.server.exposition import Latencies
 from shiftwork.server.hub import Hub
-from shiftwork.server.shares import Shares
+from shiftwork.server.prometheus import Latencies
+from shiftwork.server.stream_limits import StreamLimit
 from shiftwork.views.view import View
 
 MAX_WAITING = 8000
@@ -62,7 +62,7 @@ class ServerState:
         self.reads: set[asyncio.Timeout] = set()
         """The timeouts of request bodies that have not arrived yet."""
         self.hubs = {each.engine.store: Hub(each.engine.store, self.stopping) for each in queue.databases()}
-        self.waits = Shares("waiting calls", MAX_WAITING)
+        self.waits = StreamLimit("waiting calls", MAX_WAITING)
         self.latencies = Latencies()
         self._name = secrets.token_hex(4)
         self._numbers = itertools.count(1)

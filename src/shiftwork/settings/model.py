@@ -83,7 +83,7 @@ Strategy = Literal["exponential", "fixed", "immediate", "schedule"]
 
 
 class Retry(Part, frozen=True):
-    """When a failed attempt is tried again, how long it waits, and who gets it."""
+    """When a failed task is retried, after how long, and by which agent."""
 
     mode: Literal["same_task", "new_task"] = "same_task"
     strategy: Strategy = "exponential"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model.errors import ShiftworkError, SnapshotsUnavailable
-from shiftwork.observe.conditions import Finding, compare
+from shiftwork.observe.alert_conditions import Finding, compare
 from shiftwork.operation.local import Call, implements
 from shiftwork.snapshots.api import Snapshots
 from shiftwork.snapshots.model import Snapshot

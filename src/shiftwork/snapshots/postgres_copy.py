@@ -13,12 +13,12 @@ from shiftwork.model.errors import StoreNotEmpty
 from shiftwork.snapshots.row_batches import Batch, BatchSize, Schema, in_thread, pack
 from shiftwork.store import migrate
 from shiftwork.store.catalogue import DISTRUST_COUNTS, SHARED_TABLES, Table, tables
-from shiftwork.store.postgres_connecting import open_connection
+from shiftwork.store.postgres_connect import open_connection
 from shiftwork.store.postgres_errors import translate
-from shiftwork.store.postgres_growth import tell_planner
-from shiftwork.store.postgres_migrating import done
-from shiftwork.store.postgres_opening import default_schema, split_url
+from shiftwork.store.postgres_migrate import done
+from shiftwork.store.postgres_open import default_schema, split_url
 from shiftwork.store.postgres_schema import qualify, quoted
+from shiftwork.store.postgres_statistics import tell_planner
 
 _PATIENT = "set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
 
@@ -136,7 +136,7 @@ class PostgresEnd:
                 pace = BatchSize()
                 while rows := await self._connection.fetch(f"fetch {pace.rows} from whole"):
                     batch = await in_thread(pack, table, [tuple(row) for row in rows])
-                    pace.saw(batch.packed)
+                    pace.adapt(batch.packed)
                     yield batch
                 await self._connection.execute("close whole")
 

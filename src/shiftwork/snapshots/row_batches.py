@@ -65,7 +65,7 @@ class BatchSize:
     def __init__(self) -> None:
         self.rows = MIN_COUNT
 
-    def saw(self, packed: Sequence[bytes]) -> None:
+    def adapt(self, packed: Sequence[bytes]) -> None:
         room = BATCH_BYTES // max(1, sum(map(len, packed)) // max(1, len(packed)))
         self.rows = max(1, min(room, self.rows * 2, MAX_COUNT))
 

@@ -138,7 +138,7 @@ def _next(table: Table, rows: Iterator[Row], pace: BatchSize) -> Batch | None:
     if not found:
         return None
     batch = pack(table, _with_booleans(found, table.places("boolean")))
-    pace.saw(batch.packed)
+    pace.adapt(batch.packed)
     return batch
 
 

@@ -24,7 +24,7 @@ where root_id = :root and seq <= :seq and acknowledged_at is null
 returning seq
 
 -- name: close_instructions
--- Heartbeats no longer look for those of tasks that have ended; a task that comes back finds them when it is claimed.
+-- Closes the instructions of ended tasks, so that heartbeats skip them; if a task is retried, its next claim gets them.
 update instructions set open = false where open and (root_id, seq) in (
   select i.root_id, i.seq from instructions i join tasks r on r.id = i.root_id join tasks n on n.id = coalesce(r.newest_id, r.id)
   where i.open and n.status in ('completed', 'cancelled', 'dead_lettered', 'failed') limit :count)

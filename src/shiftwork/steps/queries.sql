@@ -5,7 +5,7 @@ select * from steps where task_id = :task and name = :name
 select place from steps where task_id = :task order by place desc limit 1
 
 -- name: list_steps
--- Those in flight with whether the claim that began them still holds.
+-- For steps in flight, with whether the claim that began them is still valid.
 select s.*, t.fence = s.fence and t.status in ('claimed', 'running') as held
 from steps s join tasks t on t.id = s.task_id
 where s.task_id = :task and s.place > :after and t.workspace = :workspace order by s.place limit :count
@@ -17,7 +17,7 @@ on conflict (task_id, name) do update set fence = excluded.fence, began_at = exc
   result = excluded.result, artifact = excluded.artifact, cost = excluded.cost, tokens_in = excluded.tokens_in, tokens_out = excluded.tokens_out
 
 -- name: copy_steps
--- What a task has done goes with its retry. Fence 0: no claim of the new task has reported it.
+-- Copies finished steps to a retry. Fence 0 means that no claim of the new task has reported the step.
 insert into steps (task_id, name, place, fence, began_at, done_at, result, artifact, cost, tokens_in, tokens_out)
 select cast(:new as {postgres: uuid}{sqlite: text}), name, place, 0, began_at, done_at, result, artifact, cost, tokens_in, tokens_out
 from steps where task_id = :old and done_at is not null
@@ -31,20 +31,20 @@ from artifact_uses where task_id = :old and role = 'step'
 select name from steps where task_id = :task and done_at is not null order by place limit :count
 
 -- name: copy_steps_before
--- A rerun from a step on keeps those before it.
+-- A rerun from a step keeps the steps before it.
 insert into steps (task_id, name, place, fence, began_at, done_at, result, artifact, cost, tokens_in, tokens_out)
 select cast(:new as {postgres: uuid}{sqlite: text}), name, place, 0, began_at, done_at, result, artifact, cost, tokens_in, tokens_out
 from steps where task_id = :old and done_at is not null and place < :place returning name
 
 -- name: copy_artifacts_before
--- The results of those steps, and what was made by then.
+-- The results of those steps, and other artifacts of that time.
 insert into artifact_uses (task_id, role, hash, name, workspace, at, actor)
 select cast(:new as {postgres: uuid}{sqlite: text}), u.role, u.hash, u.name, u.workspace, u.at, u.actor from artifact_uses u
 where u.task_id = :old and ((u.role = 'made' and u.at <= :before) or (u.role = 'step' and exists (
   select 1 from steps s where s.task_id = :old and s.name = u.name and s.done_at is not null and s.place < :place)))
 
 -- name: copy_effects_before
--- Effects of this lineage under keys of its own that were recorded by then are done for the rerun, too.
+-- Effects of this lineage under its own keys that were recorded by then count as done for the rerun, too.
 insert into effects (workspace, key, task_id, fence, begun_by, began_at, done_at, result, resolved_by)
 select e.workspace, cast(:prefix as text) || substr(e.key, cast(:length as {postgres: integer}{sqlite: integer}) + 1),
   cast(:new as {postgres: uuid}{sqlite: text}), 0, e.begun_by, e.began_at, e.done_at, e.result, e.resolved_by
@@ -81,7 +81,7 @@ delete from effects where workspace = :workspace and key = :key
 select key from effects where task_id = :task and done_at is null order by key
 
 -- name: move_effects
--- What is not known to be done goes with the retry, which must find out.
+-- Moves effects with an unknown outcome to the retry, which must find out.
 update effects set task_id = :new, fence = 0 where task_id = :old and done_at is null
 
 -- name: effect_with_key
@@ -89,7 +89,7 @@ select e.*, t.fence = e.fence and t.status in ('claimed', 'running') as held
 from effects e left join tasks t on t.id = e.task_id where e.workspace = :workspace and e.key = :key
 
 -- name: effects_of_task
--- (`|| ''` keeps SQLite from walking all effects of the workspace.)
+-- (`|| ''` keeps SQLite from scanning all effects of the workspace.)
 select e.*, t.fence = e.fence and t.status in ('claimed', 'running') as held
 from effects e left join tasks t on t.id = e.task_id
 where e.task_id = :task and e.key > :after and e.workspace || '' = :workspace
@@ -107,7 +107,7 @@ from effects e left join tasks t on t.id = e.task_id
 where e.workspace = :workspace and e.key > :after and e.done_at is null order by e.key limit :count
 
 -- name: lineage_start
--- The task whose retries led to this one: itself, where it is not a retry.
+-- The first task of the chain of retries: the task itself if it is not a retry.
 with recursive line (id, retry_of) as (
   select t.id, t.retry_of from tasks t where t.id = :id
   union all

@@ -30,17 +30,17 @@ from shiftwork.model.errors import (
     StoreUnavailable,
     StoreUnsuitable,
 )
-from shiftwork.model.silence import Stall
-from shiftwork.store import crash_points, deadline, postgres_growth, postgres_joining, postgres_sessions
+from shiftwork.model.heartbeat_grace import Stall
+from shiftwork.store import crash_points, deadline, postgres_callers_transaction, postgres_sessions, postgres_statistics
 from shiftwork.store.migrate import Allowed
 from shiftwork.store.postgres_clock import DatabaseClock
-from shiftwork.store.postgres_errors import AGAIN, LOST, PAUSED, says, translate
-from shiftwork.store.postgres_growth import TableGrowth, tell_planner
-from shiftwork.store.postgres_notices import Notices
-from shiftwork.store.postgres_opening import SET_LOCAL, connect, split_url
+from shiftwork.store.postgres_errors import AGAIN, LOST, PAUSED, message_of, translate
+from shiftwork.store.postgres_notify import Notices
+from shiftwork.store.postgres_open import SET_LOCAL, connect, split_url
 from shiftwork.store.postgres_pool import Connections, give_up, roll_back
 from shiftwork.store.postgres_schema import PUBLIC
 from shiftwork.store.postgres_sessions import SessionWatch, session_name
+from shiftwork.store.postgres_statistics import TableGrowth, tell_planner
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
 from shiftwork.store.stalls import StallDetector, passed
 from shiftwork.store.store import Clock, Row, Verb
@@ -120,7 +120,7 @@ class PostgresStore:
             raise
         except asyncpg.ProtocolViolationError as error:
             raise StoreUnsuitable(
-                f"PostgreSQL: {says(error)}",
+                f"PostgreSQL: {message_of(error)}",
                 hint="This looks like a pooler: add ?pgbouncer=true to the address, or name the server itself.",
             ) from error
         except (asyncpg.PostgresError, *LOST, ValueError) as error:
@@ -152,13 +152,13 @@ class PostgresStore:
     async def run_on(self, connection: Any, verb: Verb[T], /) -> T:
         if self._closed:
             raise StoreClosed("this queue was closed")
-        return await postgres_joining.run_on(self, connection, verb)
+        return await postgres_callers_transaction.run_on(self, connection, verb)
 
     async def identity(self, *, fresh: bool) -> tuple[str, str]:
         """The identity of the server and database, which a connection of any driver can compare."""
         if self._identity is None or fresh:
             async with self._connection() as connection:
-                row = await connection.fetchrow(postgres_joining.IDENTITY)
+                row = await connection.fetchrow(postgres_callers_transaction.IDENTITY)
             self._identity = row["server"], row["database"]
         return self._identity
 
@@ -185,7 +185,7 @@ class PostgresStore:
             except AGAIN as error:
                 deadlocks += 1
                 if deadlocks >= DEADLOCK_TRIES:
-                    raise StoreLocked(f"PostgreSQL: {says(error)}", hint="Try again.") from error
+                    raise StoreLocked(f"PostgreSQL: {message_of(error)}", hint="Try again.") from error
                 await asyncio.sleep(random.uniform(0, 0.01 * 2**deadlocks))
             except asyncpg.LockNotAvailableError:
                 pass  # it has released its locks, and waits again
@@ -208,18 +208,18 @@ class PostgresStore:
             result = await self._run_on(connection, verb, begin, limit)
             clean = True
         finally:
-            await self._connections.give_back(connection, clean=clean)
+            await self._connections.release(connection, clean=clean)
         return result
 
     async def _run_on(self, connection: Any, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
         tx = PostgresTx(connection, self._clock(), begin, self._each_time, self.schema)
         if begin == BEGIN and not self._each_time:
-            tx.send_alone = functools.partial(self._send_alone, connection, limit)
+            tx.send_alone = functools.partial(self._send_alone, connection, limit, tx.now)
         try:
             result = await verb(tx)
-            is_large = tx.rows_added >= postgres_growth.LARGE
+            is_large = tx.rows_added >= postgres_statistics.LARGE
             if tx.begun or self._each_time or is_large:
-                await tx.go_on()
+                await tx.flush_pending()
             if is_large:
                 await tell_planner(connection, tx.added, self.schema)
         except BaseException as error:
@@ -229,12 +229,12 @@ class PostgresStore:
             else:
                 await roll_back(connection, tx)
             if ours:  # the driver was called wrongly: a retry would look like an outage
-                raise StoreError(f"driver: {says(error)}") from error
+                raise StoreError(f"driver: {message_of(error)}") from error
             raise
         announced = False
         try:
             if not tx.is_done:
-                async with self._committing(connection, limit) as left:
+                async with self._committing(connection, limit, tx.now) as left:
                     announced = await self._commit(connection, tx, left)
         finally:
             # Even if the caller is gone or the outcome is unknown: a needless wake-up is harmless.
@@ -247,8 +247,8 @@ class PostgresStore:
         return result
 
     @asynccontextmanager
-    async def _committing(self, connection: Any, limit: asyncio.Timeout) -> AsyncIterator[float]:
-        """Wrap a commit, with its time limit."""
+    async def _committing(self, connection: Any, limit: asyncio.Timeout, now: float) -> AsyncIterator[float]:
+        """Wrap the commit of a transaction of this time, with its time limit."""
         # From here on, a timeout must not be reported as "nothing was changed".
         left = max(0.01, (limit.when() or math.inf) - asyncio.get_running_loop().time())
         limit.reschedule(None)
@@ -264,17 +264,16 @@ class PostgresStore:
             self._away_since = self._away_since or self.now()
             give_up(connection)
             # The server may have committed: a retry could do it twice, so the caller must check.
-            what = f"the connection broke during the commit: {says(error)}"
-            raise StoreUnavailable(what, hint=UNKNOWN) from error
+            raise _unknown(f"the connection broke during the commit: {message_of(error)}", now) from error
         except asyncio.CancelledError:
             give_up(connection)  # it may still be in its transaction, and the next verb would run inside that
             raise
 
     async def _send_alone(
-        self, connection: Any, limit: asyncio.Timeout, text: str, values: Sequence[Any]
+        self, connection: Any, limit: asyncio.Timeout, now: float, text: str, values: Sequence[Any]
     ) -> Sequence[Row]:
         until = limit.when()
-        async with self._committing(connection, limit) as left:
+        async with self._committing(connection, limit, now) as left:
             rows: Sequence[Row] = await connection.fetch(text, *values, timeout=left)
         limit.reschedule(until)  # for what the verb does after it
         return rows
@@ -298,7 +297,7 @@ class PostgresStore:
                 self._growth.record({table: added[table] for table in grown})  # check again whether it is known now
             except (asyncpg.PostgresError, *LOST) as error:
                 log.info("could not update the planner's statistics: %s", error)
-            await asyncio.sleep(postgres_growth.LOOK_EVERY_SEC)
+            await asyncio.sleep(postgres_statistics.LOOK_EVERY_SEC)
 
     async def _leave_standby(self, connection: Any) -> None:
         """Replace all connections: a new one may reach the new primary; the existing ones never will."""
@@ -313,7 +312,7 @@ class PostgresStore:
             yield connection
             clean = True
         finally:
-            await self._connections.give_back(connection, clean=clean)
+            await self._connections.release(connection, clean=clean)
 
     async def _borrow(self) -> Any:
         """A connection of the pool that has answered recently, or answers now."""
@@ -324,7 +323,7 @@ class PostgresStore:
             try:
                 await self._ask(connection)
             except BaseException:
-                await self._connections.give_back(connection, clean=False)
+                await self._connections.release(connection, clean=False)
                 raise
         return connection
 
@@ -357,12 +356,12 @@ class PostgresStore:
         except asyncpg.PostgresError as error:
             if not notice or isinstance(error, LOST):
                 raise
-            raise StoreUnavailable(f"PostgreSQL, during the commit: {says(error)}", hint=UNKNOWN) from error
+            raise _unknown(f"PostgreSQL, during the commit: {message_of(error)}", tx.now) from error
         return bool(notice)
 
     async def _commit_alone(self, tx: PostgresTx, left: float) -> bool:
         if self._notices.can_join(tx):
-            return await tx.flush_and_tell(*self._notices.joined(tx), left)
+            return await tx.flush_and_notify(*self._notices.joined(tx), left)
         await tx.flush(left)
         return False
 
@@ -436,3 +435,9 @@ class PostgresStore:
             log.info("could not check for silent sessions: %s", error)
             return False
         return True
+
+
+def _unknown(what: str, now: float) -> StoreUnavailable:
+    error = StoreUnavailable(what, hint=UNKNOWN)
+    error.transaction_at = now
+    return error

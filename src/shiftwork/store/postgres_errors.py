@@ -84,7 +84,7 @@ _SILENT: tuple[tuple[type[BaseException], str], ...] = (
 """Errors that come without a message."""
 
 
-def says(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """The message of the server, the driver or the network, or a description if it is empty."""
     if text := str(error).strip():
         return text
@@ -94,13 +94,13 @@ def says(error: BaseException) -> str:
 def translate(error: BaseException) -> ShiftworkError:
     """The queue's own error for an error of the server or the network."""
     if isinstance(error, _DAMAGED):
-        return StoreDamaged(f"PostgreSQL: {says(error)}", hint=RESTORE)
+        return StoreDamaged(f"PostgreSQL: {message_of(error)}", hint=RESTORE)
     if isinstance(error.__cause__, UnicodeEncodeError):
         return BadText("text holds a lone surrogate")
     for wrong, hint in _ADDRESSES:
         if isinstance(error, wrong):
-            return StoreUnavailable(f"PostgreSQL: {says(error)}", where="url", hint=hint)
+            return StoreUnavailable(f"PostgreSQL: {message_of(error)}", where="url", hint=hint)
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
-            return ours(f"PostgreSQL: {says(error)}")
-    return StoreError(f"PostgreSQL: {says(error)}")
+            return ours(f"PostgreSQL: {message_of(error)}")
+    return StoreError(f"PostgreSQL: {message_of(error)}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from shiftwork.store.postgres_connecting import CONNECT_SEC, open_connection
+from shiftwork.store.postgres_connect import CONNECT_SEC, open_connection
 from shiftwork.store.postgres_errors import LOST, translate
 from shiftwork.store.postgres_schema import lock_name, quoted
 

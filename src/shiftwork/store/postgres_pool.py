@@ -35,7 +35,7 @@ class Connections:
         return [connection for connection in self._lent if _is_open(connection)]
 
     async def borrow(self) -> Any:
-        """Borrow a connection; `give_back` must follow."""
+        """Borrow a connection; `release` must follow."""
         connection = self._take_spare()
         while connection is None:
             self._waiting += 1
@@ -53,7 +53,7 @@ class Connections:
                 return connection
         return None
 
-    async def give_back(self, connection: Any, *, clean: bool) -> None:
+    async def release(self, connection: Any, *, clean: bool) -> None:
         """Return a connection; `clean` says that its last call succeeded."""
         replaced = self._lent.pop(connection)
         if clean and not self._waiting and not self._closing and replaced == self._replaced and _is_open(connection):
@@ -62,7 +62,7 @@ class Connections:
             await self._pool.release(connection)
 
     async def replace_all(self) -> None:
-        """Trust none of the connections that are open now."""
+        """Use none of the connections again that are open now."""
         self._replaced += 1
         await self._pool.expire_connections()
         await self.return_spare()

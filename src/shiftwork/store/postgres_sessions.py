@@ -19,8 +19,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 
+from shiftwork.store.postgres_driver_internals import unanswered
 from shiftwork.store.postgres_schema import PUBLIC
-from shiftwork.store.postgres_shortcuts import unanswered
 from shiftwork.store.stalls import passed
 
 log = logging.getLogger("shiftwork.store")

@@ -11,8 +11,8 @@ import asyncpg
 
 from shiftwork.model.errors import InputError
 from shiftwork.store import postgres_schema, statements
+from shiftwork.store.postgres_driver_internals import can_begin_with_next, reach_of, together
 from shiftwork.store.postgres_schema import PUBLIC, lock_name
-from shiftwork.store.postgres_shortcuts import can_begin_with_next, reach_of, together
 from shiftwork.store.statements import Column, Statement
 from shiftwork.store.store import AlikeRows, ByColumn, Row, Rows
 
@@ -75,13 +75,13 @@ class PostgresTx:
         return sum(self.added.values())
 
     async def all(self, name: str, /, **parameters: Any) -> Sequence[Row]:
-        await self.go_on(asking=True)
+        await self.flush_pending(asking=True)
         text, values = self._bind(name, parameters)
         rows: Sequence[Row] = await self._connection.fetch(text, *values)
         return rows
 
     async def one(self, name: str, /, **parameters: Any) -> Row | None:
-        await self.go_on(asking=True)
+        await self.flush_pending(asking=True)
         text, values = self._bind(name, parameters)
         row: Row | None = await self._connection.fetchrow(text, *values)
         return row
@@ -106,7 +106,7 @@ class PostgresTx:
         if reach_of(name).can_wait:
             await self._write_later(name, text, values)
         else:
-            await self.go_on()
+            await self.flush_pending()
             await self._connection.execute(text, *values)
 
     async def insert(self, name: str, rows: Rows, /) -> None:
@@ -129,7 +129,7 @@ class PostgresTx:
             await self._write_later(name, _sharing(name, self._schema, sources), _values(statement, sources, columns))
         elif self.copies and len(rows) >= COPY_FROM and statement.target is not None:
             names = [column.name for column in statement.columns]
-            await self.go_on()
+            await self.flush_pending()
             await self._connection.copy_records_to_table(
                 statement.target, records=rows, columns=names, schema_name=self._schema
             )
@@ -144,12 +144,12 @@ class PostgresTx:
         """
         reach = reach_of(name)
         if self._written & reach.words or (self._may_block and reach.may_block):
-            await self.go_on()
+            await self.flush_pending()
         self._late.append(_PendingStatement(text, values))
         self._written |= reach.writes
         self._may_block = self._may_block or reach.may_block
 
-    async def go_on(self, *, asking: bool = False) -> None:
+    async def flush_pending(self, *, asking: bool = False) -> None:
         """Begin, and send the pending writes: another statement, perhaps a query, follows immediately.
 
         `begin` is sent with it if it has values or an answer, but not with a plain message or a COPY: if `begin`
@@ -174,13 +174,13 @@ class PostgresTx:
         """Whether the pending writes can carry the notification."""
         return bool(self._late) and _TELLING.match(self._late[0].text) is not None
 
-    async def flush_and_tell(self, channel: str, payload: str, within_sec: float) -> bool:
+    async def flush_and_notify(self, channel: str, payload: str, within_sec: float) -> bool:
         """The same, with a notice that is sent on commit; False if the notice could not be added."""
         text, values = self._all_late()
         reporting = f"{text} returning pg_notify('{channel}', ${len(values) + 1}) is null"
         try:
             await self._connection.execute(reporting, *values, payload, timeout=within_sec)
-        except NO_NOTICE:  # then nothing of the statement was done
+        except NO_NOTICE:  # then the statement had no effect
             await self._connection.execute(text, *values, timeout=within_sec)
             return False
         return True
@@ -190,7 +190,7 @@ class PostgresTx:
         return together(*(part.text for part in late)), [value for part in late for value in part.values]
 
     async def advisory_lock(self, name: str, /) -> None:
-        await self.go_on(asking=True)
+        await self.flush_pending(asking=True)
         await self._connection.execute(ADVISORY_LOCK, lock_name(self._schema, name))
 
     def wake(self, lane: int, /) -> None:

@@ -35,7 +35,7 @@ from shiftwork.model.errors import (
     StoreUnavailable,
     StoreUnsuitable,
 )
-from shiftwork.store import crash_points, deadline, files, migrate, sqlite_joining
+from shiftwork.store import crash_points, deadline, files, migrate, sqlite_callers_transaction
 from shiftwork.store.sqlite_job import UNKNOWN, Job
 from shiftwork.store.sqlite_tx import SqliteTx, translate
 from shiftwork.store.stalls import StallDetector
@@ -110,14 +110,14 @@ class SqliteStore:
 
     async def run_on(self, connection: Any, verb: Verb[T], /) -> T:
         self._refuse_if_down()
-        caller = sqlite_joining.adapt(connection, self._path)
+        caller = sqlite_callers_transaction.adapt(connection, self._path)
         tx = SqliteTx(caller, self._clock())
         try:
-            result = await sqlite_joining.run_through(caller, lambda: _run_through(verb, tx))
+            result = await sqlite_callers_transaction.run_through(caller, lambda: _run_through(verb, tx))
         except apsw.Error as error:
             raise translate(error, str(self._path)) from error
         if tx.wakes or tx.ended:
-            sqlite_joining.call_at_commit(caller, functools.partial(self._wake_soon, tx))
+            sqlite_callers_transaction.call_at_commit(caller, functools.partial(self._wake_soon, tx))
         return cast(T, result)
 
     def _wake_soon(self, joined: SqliteTx) -> None:
@@ -298,7 +298,7 @@ class SqliteStore:
                 self._run_alone(job)
 
     def _try_together(self, group: list[Job]) -> bool:
-        """Run the group in one transaction. False if the transaction was lost: then nothing of it was written.
+        """Run the group in one transaction. False if the transaction was lost: then nothing was written.
 
         A full disk or an interrupt ends the transaction, not the savepoint; a neighbour's "ok" would be a lie.
         """

@@ -9,8 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from shiftwork.model import silence
-from shiftwork.model.silence import Stall
+from shiftwork.model import heartbeat_grace
+from shiftwork.model.heartbeat_grace import Stall
 
 log = logging.getLogger("shiftwork.store")
 
@@ -75,12 +75,12 @@ class StallDetector:
     def rests_until(self, since: float, span: float) -> float:
         """Until when an agent last heard from at `since` must not be considered dead; 0 if there is no reason to."""
         with self._lock:
-            return silence.rests_until(self.stalls, since, span)
+            return heartbeat_grace.rests_until(self.stalls, since, span)
 
     def missed(self, since: float) -> float:
         """The number of seconds since then in which no agent could be heard."""
         with self._lock:
-            return silence.missed(self.stalls, since)
+            return heartbeat_grace.missed(self.stalls, since)
 
     def forgive(self, stall: Stall) -> None:
         """Record a stretch of the store's time in which no agent could be heard."""

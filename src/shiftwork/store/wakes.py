@@ -17,7 +17,7 @@ class LocalWakes(Generic[T]):
         self._subscribers: set[_Subscriber[T]] = set()
 
     def announce(self, items: frozenset[T]) -> None:
-        """An empty set means: unknown, look at all."""
+        """An empty set means unknown: check all lanes."""
         for subscriber in self._subscribers:
             subscriber.put(items)
 

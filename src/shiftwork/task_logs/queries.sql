@@ -1,12 +1,12 @@
 -- name: status_of_task
--- Also of one that is in the archive.
+-- Including archived tasks.
 select t.status from tasks t where t.id = :id and t.workspace = :workspace
 union all
 select a.status from archive a where a.id = :id and a.workspace = :workspace
 limit 1
 
 -- name: messages_after
--- SQLite would walk all events of the task, of which few may be messages.
+-- Otherwise, SQLite would scan all events of the task, of which few may be messages.
 select e.seq, e.at, e.fence, e.actor, e.data from events e {sqlite: indexed by idx_events_messages}
 where e.task_id = :id and e.verb = 'message' and e.seq > :after order by e.seq limit :count
 

@@ -15,12 +15,12 @@ delete from task_types where workspace = :workspace and name = :name returning n
 update workspaces set types_version = :version where name = :workspace
 
 -- name: live_declarations
--- Of agents that take work.
+-- The declarations of agents that take work.
 select d.* from type_declarations d join agents a on a.workspace = d.workspace and a.id = d.agent_id
 where d.workspace = :workspace and a.status in ('active', 'draining') order by d.name, d.agent_id
 
 -- name: drop_declarations
--- Of this agent, and of agents that have ended.
+-- Deletes the declarations of this agent and of agents that have ended.
 delete from type_declarations where workspace = :workspace and (agent_id = :agent_id or agent_id in (
   select a.id from agents a where a.workspace = :workspace and a.status = 'offline'))
 

@@ -1,5 +1,5 @@
 -- name: save_trigger
--- A new one, or what is new about one that exists and is locked.
+-- Inserts a trigger, or updates an existing one, which is locked.
 insert into triggers (id, workspace, name, kind, source, template, overlap, secret, tick_at, next_at, after_seq, created_at,
   created_by, updated_at)
 values (:id, :workspace, :name, :kind, :source, :template, :overlap, :secret, :tick_at, :next_at, :after_seq, :now, :actor, :now)
@@ -21,7 +21,7 @@ select * from triggers where workspace = :workspace and name > :after order by n
 update triggers set paused_at = :now, tick_at = null, next_at = null, updated_at = :now where id = :id
 
 -- name: resume_trigger
--- Its files are looked at as if for the first time.
+-- Its files are recorded again as in the first scan.
 update triggers set paused_at = null, tick_at = :tick_at, next_at = :next_at, after_seq = :after_seq, looked_at = null,
   updated_at = :now
 where id = :id
@@ -36,11 +36,11 @@ delete from firings where trigger_id = :id
 delete from watched_files where trigger_id = :id
 
 -- name: due_triggers
--- Reads what is due, however many schedules there are.
+-- Reads only due triggers, however many schedules there are.
 select id from triggers where next_at <= :now order by next_at limit :count
 
 -- name: lock_due_trigger
--- No one is waited for: anyone who holds it fires it.
+-- Does not wait: the process that holds the lock fires the trigger.
 select * from triggers where id = :id and next_at <= :now {postgres: for update skip locked}
 
 -- name: lock_trigger_by_id
@@ -53,7 +53,7 @@ update triggers set tick_at = :tick_at, next_at = :next_at where id = :id
 update triggers set fired = fired + 1, last_fired_at = :now where id = :id
 
 -- name: tell_refusal
--- Once a minute at most: anyone who sends a flood of forged deliveries must not fill the log.
+-- At most once a minute, so that a flood of forged deliveries does not fill the log.
 update triggers set refused_at = :now where id = :id and (refused_at is null or refused_at <= :before) returning id
 
 -- name: take_firing
@@ -70,7 +70,7 @@ select * from firings where trigger_id = :trigger_id and key = :key
 select * from firings where trigger_id = :trigger_id order by at desc, key desc limit :count
 
 -- name: unfinished_firing
--- The newest firing whose work continues. A standalone task has no row among the DAGs, but may have retries as rows of their own.
+-- The newest firing whose work has not ended. A standalone task has no DAG row, but its retries may be separate rows.
 select f.dag_id from (
   select x.dag_id, x.at from firings x where x.trigger_id = :trigger_id order by x.at desc limit :count
 ) f
@@ -83,7 +83,7 @@ where exists (select 1 from dags d where d.id = f.dag_id and d.status = 'open')
 order by f.at desc limit 1
 
 -- name: firing_depths
--- How deep in a chain of firings the work of these DAGs stands.
+-- The depth of these DAGs in a chain of firings.
 -- rows items: id uuid
 select f.dag_id, max(f.depth) as depth from {items} join firings f on f.dag_id = items.id group by f.dag_id
 
@@ -92,7 +92,7 @@ delete from firings where (trigger_id, key) in (select trigger_id, key from firi
 returning key
 
 -- name: following_triggers
--- Those that wait for events, of which the log must be read.
+-- Triggers that wait for events, for which the log must be read.
 select * from triggers where kind in ('dag', 'event') and paused_at is null
 
 -- name: read_trigger_cursor
@@ -110,14 +110,14 @@ select d.id, d.title from {items} join dags d on d.id = items.id
 select * from triggers where kind = 'file' and paused_at is null order by id
 
 -- name: note_first_look
--- Whether no one has looked at its files before.
+-- Returns a row if its files were not scanned before.
 update triggers set looked_at = :now where id = :id and looked_at is null returning id
 
 -- name: watched_files
 select path, sha256 from watched_files where trigger_id = :trigger_id
 
 -- name: save_watched_file
--- Of two servers that see the same change, one.
+-- If two servers see the same change, only one of them writes it.
 insert into watched_files (trigger_id, path, sha256) values (:trigger_id, :path, :hash)
 on conflict (trigger_id, path) do update set sha256 = excluded.sha256
 where watched_files.sha256 is distinct from excluded.sha256 returning path

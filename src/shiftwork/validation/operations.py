@@ -1,4 +1,4 @@
-"""Validates outputs before they are accepted: immediately by the queue, or later by tests or a judge."""
+"""Validates outputs before they are accepted: immediately by the queue, or later by tests or a judge, with its task."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import msgspec
 
 from shiftwork.engine.checked_reports import CheckedResult
 from shiftwork.engine.new_events import NewEvent
-from shiftwork.engine.prepare import Prepared
+from shiftwork.engine.prepare import Prepared, prepare
 from shiftwork.engine.unit_of_work import UnitOfWork, own_settings
 from shiftwork.model import ids
 from shiftwork.model.errors import InputError, ReportRequired, ShiftworkError
-from shiftwork.model.task import NewVerdict, Verdict
+from shiftwork.model.task import Constraints, NewTask, NewVerdict, Output, Spec, Verdict
 from shiftwork.settings.model import Settings
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row
-from shiftwork.validation import judge_task, schema
 from shiftwork.validation import policy as verdict
+from shiftwork.validation import schema
 
 QUEUE = "queue"
 """The author of the queue's own verdicts."""
@@ -81,9 +81,7 @@ async def check(work: UnitOfWork, items: Mapping[str, CheckedResult], rows: Mapp
             await _miss_report(work, row, item, settings, checked)
         elif method == "llm-judge" and found is None:
             try:
-                checked.awaited.append(
-                    Awaited(item, judge_task.prepare_judge(row, body, item.stored, resolver, work.now))
-                )
+                checked.awaited.append(Awaited(item, prepare_judge(row, body, item.stored, resolver, work.now)))
             except InputError as error:  # no judge can be asked, and a later attempt would not change that
                 checked.record(item, Verdict(method, passed=False, by=QUEUE, at=work.now, reasons=[str(error)]))
         elif method == "test-pass" and found is None:
@@ -148,3 +146,36 @@ async def _miss_report(work: UnitOfWork, row: Row, item: CheckedResult, settings
         work.add_event(event)
     task_id = ids.show_task(row["id"])
     checked.refused.append((item, ReportRequired(f"{why} for task {task_id}", where="decision_report", booked=True)))
+
+
+_PROMPT = (
+    "Judge the output in the payload by the criteria there. Submit "
+    '{"verdict": "accept"} or {"verdict": "reject", "reasons": ["what is missing or wrong"]}.'
+)
+
+
+def prepare_judge(row: Row, body: Mapping[str, Any], result: str, resolver: Resolver, now: float) -> Prepared:
+    """The judging task for a result; an error if it is not possible, as for an output that is too large."""
+    spec, output = body.get("spec") or {}, body.get("output") or {}
+    task_id = ids.show_task(row["id"])
+    new = NewTask(
+        type=verdict.JUDGE,
+        idempotency_key=f"{verdict.JUDGE}:{ids.token(task_id, row['fence'])}",
+        title=f"Judge the output of {task_id}",
+        payload={
+            "task_id": task_id,
+            "type": row["type"],
+            "title": body.get("title"),
+            "prompt": spec.get("prompt"),
+            "payload": body.get("payload", {}),
+            "criteria": output.get("validation_schema"),
+            "output": msgspec.json.decode(result),
+            "author": row["agent_id"],
+        },
+        spec=Spec(prompt=_PROMPT, constraints=Constraints(required_capabilities=[verdict.JUDGE])),
+        output=Output(type="json", validation="json-schema", validation_schema=verdict.JUDGE_SCHEMA),
+        priority=body.get("priority", 50),
+        deadline=body.get("deadline"),
+        created_by=f"agent:{row['agent_id']}",
+    )
+    return prepare(new, row["workspace"], resolver, now, "judge")

@@ -23,7 +23,7 @@ update tasks set run_until = :now, lease_check_at = :now
 where status || '' = 'validating' and id in (select o.task_id from {items} join outputs o on o.judge_id = items.id)
 
 -- name: mark_incomplete
--- Answers whether this attempt was not marked before.
+-- Returns a row if this attempt was not marked before.
 insert into missing_reports (task_id, fence, at) values (:id, :fence, :now)
 on conflict (task_id) do update set fence = excluded.fence, at = excluded.at where missing_reports.fence < excluded.fence
 returning task_id

@@ -63,7 +63,7 @@ select * from signals where not told order by seq limit :count
 update signals set told = true where seq = :seq
 
 -- name: waits_for_signal
--- Waiters of the signal that have not had it. A task that waits again after it had this one waits for the next.
+-- Waits for the signal that have not received it. A task that waits again after receiving it waits for the next one.
 select w.root_id, w.name from waits w where w.workspace = :workspace and w.signal = :signal and w.status = 'open'
   and (w.until is null or w.until > :now)
   and (cast(:root as {postgres: uuid}{sqlite: text}) is null or w.root_id = :root)

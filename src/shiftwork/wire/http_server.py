@@ -8,7 +8,7 @@ from typing import Any
 
 import uvicorn
 
-from shiftwork.wire.listening import address
+from shiftwork.wire.listen_socket import address
 from shiftwork.wire.protocol import BoundedHttp
 
 STOP_GRACE_SEC = 5

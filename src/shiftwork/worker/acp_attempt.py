@@ -16,12 +16,12 @@ from acp import schema
 from shiftwork.model import reasons
 from shiftwork.model.bounds import MAX_NAME
 from shiftwork.model.reports import Instruction
-from shiftwork.worker import exits, program
-from shiftwork.worker.attempt import CommandAttempt
+from shiftwork.worker import command_line, exit_status
+from shiftwork.worker.command_attempt import CommandAttempt
 from shiftwork.worker.context import Done, Fail, Release, Suspended
 from shiftwork.worker.error_text import clean
-from shiftwork.worker.group import Group
 from shiftwork.worker.output import MAX_BYTES, MAX_INPUT_LENGTH, AgentMessage, Final, ParsedEvent, Tokens
+from shiftwork.worker.process_group import Group
 
 MAX_QUESTION_LENGTH = 2_000
 CANCEL_SEC = 2.0
@@ -145,7 +145,7 @@ class AcpAttempt(CommandAttempt):
         if self._session_id is None:
             self._session_id = (await agent.new_session(cwd=cwd, mcp_servers=[])).session_id
         self._record(ParsedEvent(session_id=self._session_id))
-        await self._prompt("\n\n".join([program.prompt_of(self._call.task), *self._new_instructions()]))
+        await self._prompt("\n\n".join([command_line.prompt_of(self._call.task), *self._new_instructions()]))
         while self._stop_reason == "end_turn" and (more := self._new_instructions()):
             await self._prompt("\n\n".join(more))
         self._record(ParsedEvent(final=Final()))
@@ -229,9 +229,9 @@ class AcpAttempt(CommandAttempt):
 
     def _failure(self, error: acp.RequestError) -> Fail:
         detail = "" if error.data is None else _written(error.data)
-        text = exits.error_text(f"the agent returned an error: {error} {detail}".strip(), None, self._stderr)
+        text = exit_status.error_text(f"the agent returned an error: {error} {detail}".strip(), None, self._stderr)
         reason = reasons.AUTH_FAILURE if error.code == _AUTH_REQUIRED else reasons.AGENT_ERROR
-        return Fail(reason, text, data=exits.provider_data(text, self._facts(), time.time()))
+        return Fail(reason, text, data=exit_status.provider_data(text, self._facts(), time.time()))
 
     def _interpret(self, code: int, *, in_time: bool) -> Done:
         if self._problem is not None:

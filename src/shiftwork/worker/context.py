@@ -23,13 +23,13 @@ from shiftwork.operation.handle import TaskHandle
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.task_logs.model import MAX_LINE, LogLevel, NewLogLine
 from shiftwork.task_types.typed_task import OneInput
-from shiftwork.worker import mapping, usage_scope
+from shiftwork.worker import map_subtasks, usage_scope
 from shiftwork.worker.content import Content
 from shiftwork.worker.durable import Durable, persist
 from shiftwork.worker.error_text import clean
 from shiftwork.worker.inbox import Inbox
-from shiftwork.worker.log_sending import LogSender
-from shiftwork.worker.trials import run_tests
+from shiftwork.worker.log_sender import LogSender
+from shiftwork.worker.task_tests import run_tests
 
 log = logging.getLogger("shiftwork.worker")
 task_log = logging.getLogger("shiftwork.task")
@@ -423,21 +423,21 @@ class Context(Durable, Content):
         """
         check.one_of(failures, ("raise", "return"), "failures")
         known_by = self._numbered(name or f"map {task if isinstance(task, str) else task.type}")
-        new = mapping.subtasks(task, inputs, limit, f"{self.task.root_task_id} {known_by}")
+        new = map_subtasks.subtasks(task, inputs, limit, f"{self.task.root_task_id} {known_by}")
         if not new:
             return []
         await self.book_usage()
-        made = [id_ for part in mapping.batches(new) for id_ in await self._spawn_part(known_by, part)]
+        made = [id_ for part in map_subtasks.batches(new) for id_ in await self._spawn_part(known_by, part)]
         waited = await persist(lambda: self._queue.waits.request(self.token, tasks=made, failures="return"))
         if waited.status != State.RUNNING:
             raise Suspended
-        found = [mapping.result_of(task, each) for each in await self._outcomes(made, waited.failed)]
-        failed = {place: each for place, each in enumerate(found) if isinstance(each, mapping.FAILED)}
+        found = [map_subtasks.result_of(task, each) for each in await self._outcomes(made, waited.failed)]
+        failed = {place: each for place, each in enumerate(found) if isinstance(each, map_subtasks.FAILED)}
         if failed and failures == "raise":
             raise SubtasksFailed(failed, len(found))
         return found
 
-    async def _spawn_part(self, name: str, part: mapping.Part) -> list[str]:
+    async def _spawn_part(self, name: str, part: map_subtasks.Part) -> list[str]:
         """The ids of one part of a map, spawned now or by an earlier run."""
         known_by = f"{name} from {part.start}" if part.start else name
         made = await persist(lambda: self._queue.spawn(self.token, part.tasks, failures="return", name=known_by))

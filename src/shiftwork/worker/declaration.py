@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from shiftwork.model import check
 from shiftwork.model.errors import InputError
@@ -12,6 +13,7 @@ from shiftwork.model.times import Duration, seconds
 from shiftwork.task_types.model import Options, TypeOptions
 from shiftwork.task_types.signature import Signature
 from shiftwork.task_types.typed_task import TypedTask
+from shiftwork.worker import threads
 from shiftwork.worker.context import Context, Handler
 from shiftwork.worker.lifespan import Enter, Lifespan
 from shiftwork.worker.typed_handlers import check_handler, handler_of
@@ -147,3 +149,17 @@ class Declaration:
     def must_have_handlers(self) -> None:
         if not self.handlers:
             raise InputError("this worker has no handlers", hint="Register one with @worker.handler('type').")
+
+
+Call = Callable[[Context], Awaitable[Any]]
+
+
+def as_coroutine(handler: Handler) -> Call:
+    """The handler as a coroutine, with the same result and exceptions."""
+    if threads.is_async(handler):
+        return cast(Call, handler)
+    return functools.partial(_call_plain, handler)
+
+
+async def _call_plain(handler: Handler, context: Context) -> Any:
+    return await threads.call(handler, context, name=context.type)

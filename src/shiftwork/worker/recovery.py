@@ -16,7 +16,7 @@ from shiftwork.model.states import State
 from shiftwork.model.task import Task
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.upkeep import opened_here
-from shiftwork.worker.roster import Roster, RosterEntry
+from shiftwork.worker.local_runtimes import Roster, RosterEntry
 
 log = logging.getLogger("shiftwork.worker")
 WATCH_SEC = 6.0
@@ -49,7 +49,7 @@ class Recovery:
             self._entry.close(remove=holds_nothing)
             self._entry = None
 
-    async def refuse_living(self) -> None:
+    async def refuse_live_duplicate(self) -> None:
         """Refuse a given id that is in use on another machine: its work must not be reclaimed."""
         before = await self._seen()
         if before is None or not before.held:

@@ -34,20 +34,19 @@ from shiftwork.operation import current
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.upkeep import upkeep
 from shiftwork.worker import lifespan, provider_errors, threads, typed_handlers
-from shiftwork.worker.ahead import ClaimAhead
-from shiftwork.worker.calling import as_coroutine
+from shiftwork.worker.activity_log import TaskLog, log_start
 from shiftwork.worker.context import Context, Fail, Release, Suspended
-from shiftwork.worker.declaration import Declaration
+from shiftwork.worker.declaration import Declaration, as_coroutine
 from shiftwork.worker.delivery import ResultDelivery, Summary
 from shiftwork.worker.error_text import clean, describe, in_line, in_log
 from shiftwork.worker.heartbeat import Ending, Heartbeater, HeartbeatThread
-from shiftwork.worker.log_sending import LogSender
+from shiftwork.worker.log_sender import LogSender
 from shiftwork.worker.outbox import Outbox, PendingResult, open_outbox
+from shiftwork.worker.prefetch import ClaimAhead
 from shiftwork.worker.recovery import Recovery
-from shiftwork.worker.returned import done, recorded, tested
-from shiftwork.worker.sending import Sender
+from shiftwork.worker.result_sender import Sender
+from shiftwork.worker.return_values import done, recorded, tested
 from shiftwork.worker.slots import RunningHandler, Slots
-from shiftwork.worker.task_log import TaskLog, log_start
 
 log = logging.getLogger("shiftwork.worker")
 MAX_CLAIM = 500
@@ -134,7 +133,7 @@ class Runner:
 
     async def _work_until_stopped(self, url: str | None, *, until_idle: bool) -> Summary:
         if self._is_named:
-            await self._recovery.refuse_living()
+            await self._recovery.refuse_live_duplicate()
         await self._register()
         store, slots = url or self._queue.url, self._concurrency
         log_start(store, self._queue.workspace, self.agent_id, self._worker.handlers, slots)

@@ -6,12 +6,16 @@ part before the first wildcard, which each machine fills in with its own home an
 
 from __future__ import annotations
 
+import asyncio
 import io
+import logging
 import re
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
-from shiftwork.model.errors import InputError
+from shiftwork.model.errors import InputError, ShiftworkError
+from shiftwork.worker.context import Context
 
 MAX_BYTES = 64 * 1024 * 1024
 """The most bytes of a session's files together."""
@@ -98,3 +102,60 @@ def unpack(pattern: str, session_id: str, work_dir: Path, packed: bytes) -> int:
             file.chmod(0o600)
             count += 1
     return count
+
+
+log = logging.getLogger("shiftwork.worker")
+KEEP_EVERY_SEC = 60.0
+"""How often to store them: the most that is lost if the machine dies."""
+
+
+class SessionStore:
+    """The session files of one attempt. A failure to store them never fails the task."""
+
+    def __init__(self, context: Context, pattern: str, work_dir: Path) -> None:
+        self._context = context
+        self._pattern = pattern
+        self._work_dir = work_dir
+        self._stored: object = ()
+
+    async def restore(self, session_id: str) -> bool:
+        """Make sure the files are here; false if no earlier attempt stored them."""
+        if await asyncio.to_thread(stamp, self._pattern, session_id, self._work_dir):
+            return True  # local files are never older than what this machine stored
+        try:
+            made = [each for each in await self._context.artifacts() if each.name == _name(session_id)]
+            if not made:
+                return False
+            newest = max(made, key=lambda each: each.at)
+            packed = b"".join([part async for part in self._context.open_artifact(newest.id)])
+            return await asyncio.to_thread(unpack, self._pattern, session_id, self._work_dir, packed) > 0
+        except (ShiftworkError, OSError, tarfile.TarError, EOFError) as error:
+            log.warning("could not restore session %s of %s: %s", session_id, self._context.id, error)
+            return False
+
+    async def save(self, session_id: str | None) -> None:
+        """Store the files if they have changed."""
+        if session_id is None:
+            return
+        try:
+            now = await asyncio.to_thread(stamp, self._pattern, session_id, self._work_dir)
+            if not now or now == self._stored:
+                return
+            packed = await asyncio.to_thread(pack, self._pattern, session_id, self._work_dir)
+            if packed is None:
+                log.warning("session %s of %s is too large to be stored", session_id, self._context.id)
+                return
+            await self._context.put_artifact(packed, name=_name(session_id), media_type="application/gzip")
+            self._stored = now
+        except (ShiftworkError, OSError) as error:
+            log.warning("could not store session %s of %s: %s", session_id, self._context.id, error)
+
+    async def save_forever(self, session_id: Callable[[], str | None]) -> None:
+        """Store the files periodically, in case the machine dies."""
+        while True:
+            await asyncio.sleep(KEEP_EVERY_SEC)
+            await self.save(session_id())
+
+
+def _name(session_id: str) -> str:
+    return f"session-{session_id}.tar.gz"

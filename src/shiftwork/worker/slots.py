@@ -12,11 +12,11 @@ import msgspec
 
 from shiftwork.engine.assignment import Assignment
 from shiftwork.model.outcome import Token
-from shiftwork.operation.stepping import Unfinished
-from shiftwork.worker.ahead import LATE_SEC, ClaimAhead
+from shiftwork.operation.first_step import Unfinished
 from shiftwork.worker.context import Context
 from shiftwork.worker.heartbeat import Ending
 from shiftwork.worker.outbox import PendingResult
+from shiftwork.worker.prefetch import LATE_SEC, ClaimAhead
 
 TURN_SEC = 0.005
 """How long handlers that never suspend may run in a row before the event loop continues."""

@@ -1,4 +1,4 @@
-"""An agent of ours in a process of its own: `python -m tests.bridges.loki.claimer URL AGENT`.
+"""One of our agents in a separate process: `python -m tests.bridges.loki.claimer URL AGENT`.
 
 Prints the id of each task it gets, and ends when there has been nothing for a second.
 """

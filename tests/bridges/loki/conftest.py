@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> DotLoki:
 
 @pytest.fixture(autouse=True)
 async def _no_bridge_is_left() -> AsyncIterator[None]:
-    """Also when the test fails."""
+    """Stop bridges even if the test fails."""
     yield
     while STARTED:
         process = STARTED.pop()

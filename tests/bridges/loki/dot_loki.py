@@ -44,7 +44,7 @@ LOCK_FILE=".loki/state/locks/queue.lock"
 
 
 class DotLoki:
-    """One folder. What is done to it here is done by a script, under the lock."""
+    """One folder. Changes here are made as by a script, under the lock."""
 
     def __init__(self, project: Path) -> None:
         self.project = project
@@ -86,7 +86,7 @@ class DotLoki:
             self.file(queue).write_text(json.dumps({"tasks": [*before, *tasks]}))
 
     def change(self, task_id: str, **fields: Any) -> None:
-        """Write into a task where it stands."""
+        """Change fields of a task in its file."""
         (queue,) = self.where(task_id)
         self.move(task_id, queue, **fields)
 
@@ -115,7 +115,7 @@ def plain(task_id: str) -> str:
 
 
 async def bridged(queue: Queue, folder: DotLoki, *, two_way: bool = False, **options: Any) -> Bridge:
-    """A bridge that is open; where scripts claim, too, every process of the test knows that already."""
+    """Open a bridge; in two-way mode, wait until every process of the test knows the setting."""
     if two_way:
         await queue.settings.set("claim_folder", str(folder.path))
     bridge = Bridge(queue, folder.path, 10, two_way=two_way, **options)

@@ -1,4 +1,4 @@
-"""Does one thing with a folder and dies by its own hand: `python -m tests.bridges.loki.dying URL FOLDER WHAT NUMBER`.
+"""Does one thing with a folder and kills itself: `python -m tests.bridges.loki.dying URL FOLDER WHAT NUMBER`.
 
 It is killed in the middle of the write with this number, counted from 1, half of the new file written.
 """

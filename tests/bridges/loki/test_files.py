@@ -80,7 +80,7 @@ async def test_purged_or_deleted_tasks_are_no_longer_listed(loki: Queue, folder:
 
 
 async def failing_once(bridge: Bridge, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """A pass during which the store is away when tasks are read for the time with this number; then another."""
+    """Run a pass in which the store fails at the read with this number, then another pass."""
     mirror, reads = bridge._mirror, list[int]()
     read = mirror._read
 

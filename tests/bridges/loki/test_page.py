@@ -1,4 +1,4 @@
-"""The pages about `.loki` folders: what they tell to type works, in the order in which it is there."""
+"""The commands on the pages about `.loki` folders work in their order."""
 
 import re
 import subprocess

@@ -36,7 +36,7 @@ async def start_agent(url: str, name: str) -> Process:
 
 
 class Fleet:
-    """Who got what."""
+    """Which process claimed which task."""
 
     def __init__(self, folder: DotLoki) -> None:
         self.claims: list[tuple[str, str]] = []
@@ -52,7 +52,7 @@ class Fleet:
                 self._script_has_one.set()
 
     async def agent(self, process: Process, name: str) -> None:
-        """Begins after a script: it needs a hundredth of a script's time, and could be done before the first."""
+        """Start after a script: an agent is a hundred times faster and could finish before the first script."""
         assert process.stdin is not None
         assert process.stdout is not None
         await self._script_has_one.wait()
@@ -62,7 +62,7 @@ class Fleet:
         assert await process.wait() == 0
 
     async def reader(self) -> None:
-        """Someone who looks without the lock, and never sees half of a file."""
+        """Read without the lock, and check that no file is incomplete."""
         while len(self.claims) < TASKS:
             for queue in QUEUES:
                 await asyncio.to_thread(self._folder.tasks, queue)
@@ -92,7 +92,7 @@ async def test_scripts_and_agents_competing_claim_each_task_once(store_url: str,
 
 
 async def _kill_now_and_then(url: str, folder: DotLoki, fleet: Fleet, bridge: Process) -> Process:
-    """End the bridge by SIGKILL after a few claims, and start another; the one that is left."""
+    """Kill the bridge after a few claims and start another, repeatedly; return the last one."""
     for after in (5, 12, 20):
         while len(fleet.claims) < after:  # noqa: ASYNC110 -- claims come from other processes
             await asyncio.sleep(0.001)

@@ -220,11 +220,11 @@ async def test_bridge_stopped_while_writing_keeps_the_lock_until_written(
     task_id = await enqueue(loki, 1)
     await bridge.run_until_stable()
     await enqueue(loki, 2, priority=90)
-    fsync, writing, go_on = os.fsync, threading.Event(), threading.Event()
+    fsync, writing, released = os.fsync, threading.Event(), threading.Event()
 
     def slow(file: int) -> None:
         writing.set()
-        go_on.wait()
+        released.wait()
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", slow)
@@ -234,7 +234,7 @@ async def test_bridge_stopped_while_writing_keeps_the_lock_until_written(
     try:
         assert not (await asyncio.wait({stopped}, timeout=0.05))[0]
     finally:
-        go_on.set()
+        released.set()
     with pytest.raises(asyncio.CancelledError):
         await stopped
     monkeypatch.undo()

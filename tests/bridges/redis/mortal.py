@@ -1,4 +1,4 @@
-"""One look of a bridge that dies at a point: `python -m tests.bridges.redis.mortal STORE REDIS POINT`."""
+"""One scan of a bridge that dies at a point: `python -m tests.bridges.redis.mortal STORE REDIS POINT`."""
 
 import asyncio
 import functools
@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from shiftwork import Queue
-from shiftwork.compat.bridges.redis import reclaiming, redis_results
+from shiftwork.compat.bridges.redis import redis_reclaim, redis_results
 from shiftwork.compat.bridges.redis.bridge_context import BridgeContext
 from tests.bridges.redis.streams import orchestrator
 
@@ -21,7 +21,7 @@ def die() -> None:
 
 
 def after(step: Step, verb: str | None = None) -> Step:
-    """The same step, after which the process is no more: where it did something, and was about this verb."""
+    """Wrap a step so that the process dies after it, if it did something for this verb."""
 
     @functools.wraps(step)
     async def run(*args: Any, **named: Any) -> Any:
@@ -34,7 +34,7 @@ def after(step: Step, verb: str | None = None) -> Step:
 
 
 def before(step: Step, statement: str | None = None) -> Step:
-    """The process is no more when it comes to this step, or to this statement."""
+    """Wrap a step so that the process dies before it, or before this statement."""
 
     @functools.wraps(step)
     async def run(*args: Any, **named: Any) -> Any:
@@ -46,7 +46,7 @@ def before(step: Step, statement: str | None = None) -> Step:
 
 
 def arm(point: str) -> None:
-    """Both sides of each seam between the store and Redis."""
+    """Place kills before and after each interaction with the store and Redis."""
     if point == "published: committed":
         BridgeContext.run = after(BridgeContext.run, "publish")  # type: ignore[method-assign]  # made to die
     elif point == "published: written":
@@ -56,7 +56,7 @@ def arm(point: str) -> None:
     elif point == "ended: removed":
         BridgeContext.execute = before(BridgeContext.execute, "forget_published")  # type: ignore[method-assign]  # made to die
     elif point == "recovered":
-        reclaiming.recover = after(reclaiming.recover)
+        redis_reclaim.recover = after(redis_reclaim.recover)
 
 
 async def main(store: str, redis: str, point: str) -> None:

@@ -1,4 +1,4 @@
-"""A Redis server that says it is older than it is, and refuses the commands it could not have."""
+"""A Redis server that reports an older version and refuses newer commands."""
 
 from __future__ import annotations
 

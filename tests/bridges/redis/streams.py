@@ -1,4 +1,4 @@
-"""A worker and its orchestrator as someone writes them who has the protocol and a Redis client, nothing else."""
+"""A worker and its orchestrator, written with only the protocol and a Redis client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from shiftwork import Queue, views
 from shiftwork.compat.bridges.redis.bridge_context import BridgeContext, connect
-from shiftwork.compat.bridges.redis.foreign import ForeignGroup
+from shiftwork.compat.bridges.redis.foreign_orchestrator import ForeignGroup
 from shiftwork.compat.bridges.redis.orchestrator import Options, Orchestrator
 from shiftwork.compat.external.model import Bridge
 
@@ -54,12 +54,12 @@ class HandWorker:
         await self.redis.xack(TASK, GROUP, entry[0])
 
     async def idle_for(self, entry: Entry, seconds: float) -> None:
-        """As if it had been silent for this long."""
+        """Make an entry look as if its worker had been silent for this long."""
         await self.redis.xclaim(TASK, GROUP, self.name, 0, [entry[0]], idle=int(seconds * 1000), justid=True)
 
 
 def orchestrator(queue: Queue, url: str, name: str = "redis", **options: Any) -> Orchestrator:
-    """A bridge that looks when it is told to."""
+    """A bridge that scans on request."""
     bridge = Bridge(queue.workspace, name, GROUP, options.pop("types", None))
     return Orchestrator(BridgeContext(queue, connect(url), bridge, options.pop("prefix", "")), Options(**options))
 
@@ -87,14 +87,14 @@ async def given(queue: Queue, bridge: Orchestrator, worker: HandWorker, key: str
 
 
 async def taken(queue: Queue, bridge: Orchestrator, worker: HandWorker, key: str = "order-1") -> tuple[str, Entry]:
-    """A task that the worker has, and the bridge knows of."""
+    """A task that the worker has read, after the bridge has seen it."""
     task_id, entry = await given(queue, bridge, worker, key)
     await bridge.run_once()
     return task_id, entry
 
 
 async def given_up(queue: Queue, bridge: Orchestrator, worker: HandWorker) -> str:
-    """A task whose worker says that trying again is of no use; its id."""
+    """Fail a task without retry; return its id."""
     task_id, entry = await given(queue, bridge, worker)
     await worker.fail(entry, "no such customer", retryable="false")
     await bridge.run_once()
@@ -110,7 +110,7 @@ async def emitted(queue: Queue, task_id: str) -> list[str]:
 
 
 def foreign(queue: Queue, url: str, **options: Any) -> ForeignGroup:
-    """Our workers' side, which looks when it is told to."""
+    """Our workers' side, which scans on request."""
     return ForeignGroup(
         BridgeContext(queue, connect(url), Bridge(queue.workspace, "redis", GROUP), "", "worker"), **options
     )

@@ -16,7 +16,7 @@ EVENTS = "stream:events"
 
 @pytest.fixture
 async def telling(make_bridge: Callable[..., Orchestrator]) -> Orchestrator:
-    """A bridge that has begun to tell."""
+    """A bridge that has begun to publish events."""
     bridge = make_bridge(events=True)
     await bridge.run_once()
     return bridge

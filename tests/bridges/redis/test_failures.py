@@ -33,7 +33,7 @@ SCHEDULE = (60, 300, 900)
 
 
 async def fail_once(bridge: Orchestrator, worker: HandWorker, error: str) -> dict[str, str]:
-    """The worker's next try, which fails; the fields it was given."""
+    """Fail the worker's next attempt; return the fields it read."""
     await bridge.run_once()
     entry = await worker.read_one()
     await bridge.run_once()
@@ -43,7 +43,7 @@ async def fail_once(bridge: Orchestrator, worker: HandWorker, error: str) -> dic
 
 
 async def exhaust(queue: Queue, bridge: Orchestrator, worker: HandWorker, clock: MovedClock) -> list[dict[str, str]]:
-    """Fail until the queue tries no more; what the worker was given each time."""
+    """Fail until the queue stops retrying; return what the worker read each time."""
     given = []
     for number, delay in enumerate((*SCHEDULE, 0)):
         given.append(await fail_once(bridge, worker, f"boom {number + 1}"))

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.cli import bridging
-from shiftwork.cli.bridging import until_stopped
+from shiftwork.cli import bridge_commands
+from shiftwork.cli.bridge_commands import until_stopped
 from shiftwork.compat.bridges.redis import bridge_process
-from shiftwork.compat.bridges.redis.foreign import ForeignGroup
+from shiftwork.compat.bridges.redis.foreign_orchestrator import ForeignGroup
 from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
 from shiftwork.model.errors import QueueFull, WrongState
 from shiftwork.testing import MovedClock
@@ -24,7 +24,7 @@ from tests.bridges.redis.streams import DLQ, GROUP, RESULT, TASK, Client, entrie
 
 @pytest.fixture
 async def side(queue: Queue, redis_url: str, redis: Client) -> AsyncIterator[ForeignGroup]:
-    """Our side, in the profile that a new queue has; the orchestrator has made the group."""
+    """Our side, in the default profile; the orchestrator has created the group."""
     await redis.xgroup_create(TASK, GROUP, id="0", mkstream=True)
     made = foreign(queue, redis_url)
     yield made
@@ -32,7 +32,7 @@ async def side(queue: Queue, redis_url: str, redis: Client) -> AsyncIterator[For
 
 
 async def order(redis: Client, key: str = "key-1", retry_count: Any = 0, **fields: Any) -> str:
-    """What an orchestrator writes; the message id."""
+    """Write a task as an orchestrator does; return the message id."""
     given = {"task_id": f"theirs-{key}", "tool_name": "send_mail", "payload": '{"to": "ada"}', "idempotency_key": key}
     written: str = await redis.xadd(TASK, {**given, "retry_count": str(retry_count), "type": "mail", **fields})
     return written
@@ -196,7 +196,7 @@ async def test_bridge_reads_at_most_ahead_entries(
 async def test_entries_without_room_in_the_queue_wait_for_it(
     queue: Queue, redis: Client, redis_url: str, side: ForeignGroup, ahead: int
 ) -> None:
-    """None is refused, and none is read that another worker of the group could run."""
+    """No entry is refused, and no entry is read that another worker of the group could run."""
     await queue.settings.set("max_queue_size", 1)
     for n in range(120):
         await order(redis, f"key-{n}")
@@ -230,7 +230,7 @@ async def test_refused_duplicate_key_is_still_the_same_task(queue: Queue, side: 
 
 
 async def test_bridge_continues_after_expected_errors_of_a_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is not an error of ours ends it: a mistake in the program."""
+    """Only an unexpected exception, such as a bug, ends it."""
     monkeypatch.setattr(bridge_process, "MIN_PAUSE_SEC", 0.0)
     outcomes: list[Exception] = [QueueFull("1 task waits"), WrongState("it is completed"), ZeroDivisionError()]
 
@@ -266,7 +266,7 @@ async def test_bridge_stops_although_a_scan_swallows_the_cancellation() -> None:
 
 
 async def test_command_stops_a_task_that_swallows_its_first_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridging, "CANCEL_AGAIN_SEC", 0.01)
+    monkeypatch.setattr(bridge_commands, "CANCEL_AGAIN_SEC", 0.01)
     side, stopped = Deaf(), asyncio.Event()
 
     async def endless() -> None:

@@ -50,7 +50,7 @@ async def test_entries_lost_by_redis_are_published_again(
 async def test_results_are_read_before_they_are_trimmed(
     streams: Queue, make_bridge: Callable[..., Orchestrator], redis: Client, worker: HandWorker
 ) -> None:
-    """The bridge was away, while its workers continued."""
+    """The bridge was stopped while its workers continued."""
     bridge = make_bridge(ahead=300, keep=1)
     tasks = [await submit(streams, f"order-{n}") for n in range(300)]
     await bridge.run_once()

@@ -25,7 +25,7 @@ async def publish(_: dict[str, Any]) -> dict[str, Any]:
 
 
 def options() -> ClaudeAgentOptions:
-    """Nothing but the two tools, and no traffic but to the test's model."""
+    """Only the two tools, and no traffic except to the test's model."""
     quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1"}
     folder = os.environ["FAKE_HOME"]
     return ClaudeAgentOptions(

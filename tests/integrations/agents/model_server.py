@@ -1,7 +1,7 @@
 """A model on 127.0.0.1 that follows a script and counts what it was asked, and the tools that agents call.
 
-The script is a list of tool calls; which comes next follows from the tool results in the request, so a conversation
-that is taken up again gets the same answers. After the last one the model answers `WORDS`.
+The script is a list of tool calls; the next one follows from the tool results in the request, so a resumed conversation
+gets the same answers. After the last one the model answers `WORDS`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOKENS_IN, TOKENS_OUT = 120, 30
 
 
 class ToolCall(NamedTuple):
-    """A call that the model asks for."""
+    """A tool call of the model."""
 
     tool: str
     arguments: dict[str, Any]

@@ -31,7 +31,7 @@ class Crew(NamedTuple):
     server: ForkServer
 
     async def work(self, queue: Queue, models: ModelServer, folder: Path) -> int:
-        """Run a worker on a machine of its own; its exit code. What a killed one held is free again."""
+        """Run a worker as on a separate machine; return its exit code. The tasks of a killed one are reclaimed."""
         await asyncio.to_thread(folder.mkdir)
         ended = await asyncio.to_thread(self.server.run, "work", queue.url, models.url, str(folder))
         for runtime in await queue.runtimes.list():
@@ -120,7 +120,7 @@ async def test_approval_of_a_tool_call_is_a_question(desk: tuple[Queue, ModelSer
     assert server.answered == ["weather", "publish", "weather", "publish", "words", "words"]
 
 
-def test_frameworks_are_imported_by_their_integration_alone() -> None:
+def test_frameworks_are_imported_only_by_their_integration() -> None:
     loaded = "import sys, shiftwork, shiftwork.worker, shiftwork.integrations; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     packages = {name.partition(".")[0] for name in done.stdout.split()}

@@ -36,7 +36,7 @@ def answer(name: str, tokens_out: int, **message: Any) -> Any:
 
 
 async def in_task(url: str, *handlers: Callable[[Context], Awaitable[None]]) -> Any:
-    """Run each in an attempt of its own of one task; the task."""
+    """Run each in a separate attempt of one task; return the task."""
     worker = Worker(concurrency=1)
     left = list(handlers)
 
@@ -74,7 +74,7 @@ async def test_transcript_outlives_the_attempt(store_url: str) -> None:
     assert task.tokens_used == {"input": 15, "output": 7}
 
 
-async def test_deferred_call_is_taken_up_without_a_prompt(sqlite_url: str) -> None:
+async def test_deferred_call_is_continued_without_a_prompt(sqlite_url: str) -> None:
     waiting = DeferredToolUse("toolu_1", "Bash", {"command": "ls"})
 
     async def first(ctx: Context) -> None:
@@ -141,7 +141,7 @@ async def test_second_call_that_needs_approval_has_to_wait() -> None:
 PARENT = """
 import subprocess, sys
 from claude_agent_sdk import ClaudeAgentOptions
-from shiftwork.integrations.claude_agent_sdk.claude_program import tied_to_this_process
+from shiftwork.integrations.claude_agent_sdk.claude_run import tied_to_this_process
 with tied_to_this_process(ClaudeAgentOptions(cli_path=sys.argv[1])) as tied:
     subprocess.run([str(tied.cli_path), "--print"])
 """
@@ -163,7 +163,7 @@ async def test_program_ends_when_its_worker_is_killed(tmp_path: Path) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether the process is there and not only waits to be collected."""
+    """Return whether the process runs and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -17,7 +17,7 @@ from shiftwork.worker import Context, Fail, Worker
 
 
 class Notes(TypedDict):
-    """What the nodes leave."""
+    """The state that the nodes share."""
 
     notes: Annotated[list[str], operator.add]
 
@@ -36,7 +36,7 @@ def chain(*nodes: Node) -> CompiledStateGraph[Notes]:
 
 
 def worker_on(graph: CompiledStateGraph[Notes], failures: int = 0) -> Worker:
-    """It fails so many times after the graph has ended."""
+    """Make a worker that fails this many times after the graph has ended."""
     worker = Worker(concurrency=1)
     left = [None] * failures
 
@@ -142,7 +142,7 @@ async def test_branches_that_interrupt_are_asked_one_after_the_other(sqlite_url:
     assert sorted(task.result.data) == ["left to left?", "right to right?"]
 
 
-async def test_checkpointer_refuses_what_it_could_not_store(sqlite_url: str) -> None:
+async def test_checkpointer_refuses_unsupported_calls(sqlite_url: str) -> None:
     worker = Worker(concurrency=1)
     refused: list[str] = []
 

@@ -81,7 +81,7 @@ class Desk(MCPServer):
 
 
 async def fail_once(worker: Worker, queue: Queue, **task: Any) -> str:
-    """A task whose first attempt fails once the agent has answered; its id."""
+    """Run a task whose first attempt fails once the agent has answered; return its id."""
     submitted = await queue.submit({"type": "t", "retry": {"strategy": "immediate"}, **task})
     await run_until_idle(worker, queue)
     return submitted.id
@@ -144,7 +144,7 @@ async def test_agent_inside_a_tool_is_one_step(sqlite_url: str) -> None:
     assert steps == ["model gpt-5", "tool ask_helper call_ask_helper", "model gpt-5#2"]
 
 
-async def test_user_agent_is_left_as_it_was(sqlite_url: str) -> None:
+async def test_agent_of_the_user_is_not_changed(sqlite_url: str) -> None:
     @function_tool
     def look() -> str:
         """Look."""

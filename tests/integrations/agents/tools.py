@@ -1,4 +1,4 @@
-"""What the test agents have in common: their tools, which the model server counts, and how a worker runs."""
+"""Shared by the test agents: their tools, which the model server counts, and the worker's run."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ async def use(tool: str) -> str:
 
 
 async def end() -> None:
-    """All is paid for: the moment at which a worker is killed."""
+    """Mark the end of all paid calls, where a worker is killed."""
     await _post("end")
 
 
@@ -30,7 +30,7 @@ async def _post(path: str) -> str:
 
 
 def work(worker: Worker, url: str, model: str, folder: str) -> None:
-    """Do all there is to do, or be killed on the way."""
+    """Run the worker until it is idle, or be killed on the way."""
     os.environ |= {"FAKE_MODEL_URL": model, "FAKE_HOME": folder}
 
     async def life() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from shiftwork.compat.external.model import Bridge, Offer, StreamDelivery
-from shiftwork.compat.external.published import give, lock_offers, take_over
+from shiftwork.compat.external.offered_work import give, lock_offers, take_over
 from shiftwork.engine import finish
 from shiftwork.engine.checked_reports import CheckedFailure, CheckedResult
 from shiftwork.engine.engine import Caller, Engine

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from shiftwork.compat.views import (
     aegis,
-    claims_adapters,  # noqa: F401  # registers adapters
     coscientist,
     factory,
     loki,
-    other_adapters,  # noqa: F401  # registers adapters
+    operation_adapters,  # noqa: F401  # registers adapters
     redis,
-    tasks_adapters,  # noqa: F401  # registers adapters
 )
 from shiftwork.views import register
 from shiftwork.views.view import View

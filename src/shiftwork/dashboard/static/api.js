@@ -1,4 +1,4 @@
-// The public HTTP API, and nothing else. A token lives in this tab alone.
+// Calls the public HTTP API only. The token is kept in this tab only.
 
 const TOKEN = "shiftwork.token";
 
@@ -61,7 +61,7 @@ export const put = (path, body) => call("PUT", path, body);
 export const change = (path, body) => call("PATCH", path, body);
 export const remove = (path) => call("DELETE", path);
 
-// What this server or this token does not have is shown as nothing, so that one refusal does not empty a page.
+// Returns null for what this server lacks or this token may not see, so that one refusal does not empty a page.
 export async function tryGet(path, query) {
   try {
     return await get(path, query);
@@ -71,12 +71,12 @@ export async function tryGet(path, query) {
   }
 }
 
-// Approvals and questions together, as the page of approvals lists them.
+// The number of approvals and questions, as on the approvals page.
 export async function waitingForPeople() {
   return (await get("/api/approvals", { limit: 1000 })).approvals.length;
 }
 
-// An artifact as a file: fetched with the token, which a plain link could not send.
+// Saves an artifact as a file. It is fetched with the token, which a plain link could not send.
 export async function save({ id, name }) {
   const answer = await fetch(address(`/api/artifacts/${encodeURIComponent(id)}`), { headers: headers() });
   if (!answer.ok) throw new Refused(answer.status, await answer.json());

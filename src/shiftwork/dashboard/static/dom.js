@@ -1,4 +1,4 @@
-// Elements from data. Text is always text: what agents wrote never becomes markup.
+// Elements from data. Text is always inserted as text, so that agents' output never becomes markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set(["svg", "g", "path", "rect", "line", "circle", "text", "title", "defs", "marker", "polyline"]);
@@ -36,7 +36,7 @@ function append(node, children) {
   }
 }
 
-// Bring a living tree to the shape of a new one. Focus, scroll positions, open details and half-typed words survive.
+// Update a displayed tree to match a new one. Focus, scroll positions, open details and unfinished input survive.
 export function patch(old, fresh) {
   if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName || key(old) !== key(fresh)) {
     old.replaceWith(fresh);
@@ -58,12 +58,12 @@ function patchAttributes(old, fresh) {
   for (const { name, value } of fresh.attributes) {
     if (name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
-  // By the object model, since the policy of the page allows no style as text.
+  // Through the object model, since the page's policy forbids inline styles.
   if (old.style && old.style.cssText !== fresh.style.cssText) old.style.cssText = fresh.style.cssText;
   for (const name of Object.keys(old.handlers ?? {})) if (!(name in fresh.handlers)) old[name] = null;
   for (const [name, handler] of Object.entries(fresh.handlers ?? {})) old[name] = handler;
   old.handlers = fresh.handlers;
-  if (old.type === "checkbox") old.checked = fresh.checked; // a box that was ticked no longer follows its attribute
+  if (old.type === "checkbox") old.checked = fresh.checked; // a checkbox that was clicked no longer follows its attribute
   if (fresh.given !== undefined && old.given !== fresh.given && old !== document.activeElement) old.value = fresh.value;
   if (fresh.given !== undefined) old.given = fresh.given;
 }

@@ -1,5 +1,5 @@
-// A form made from a JSON Schema: what an agent asks of a person, or the payload of a task. What has no field of its own is
-// written as JSON.
+// A form generated from a JSON Schema: an agent's question, or the payload of a task. Values of other types are entered as
+// JSON.
 
 import { h } from "./dom.js";
 import { label } from "./words.js";
@@ -29,7 +29,7 @@ export function schemaForm(schema, submit) {
   return form;
 }
 
-// A dialog with a field for each part of an object's schema. It answers the object, or null where it was left.
+// A dialog with a field for each property of an object's schema. Returns the object, or null if it was closed.
 export function askObject(title, schema, yes) {
   return new Promise((answer) => {
     const simple = Object.keys(schema.properties ?? {}).length;
@@ -64,7 +64,7 @@ export function askObject(title, schema, yes) {
   });
 }
 
-// What may be left out or null is a field that may be left empty.
+// An optional or nullable property becomes a field that may stay empty.
 function notNull(part) {
   const kinds = part.anyOf?.filter((each) => each.type !== "null") ?? [];
   if (kinds.length !== 1 || part.anyOf.length !== 2) return part;
@@ -73,7 +73,7 @@ function notNull(part) {
 
 function whole(schema) {
   const text = schema?.type === "string";
-  const hint = schema ? `JSON that fits ${JSON.stringify(schema)}` : "JSON: text stands in quotes";
+  const hint = schema ? `JSON that matches ${JSON.stringify(schema)}` : "JSON: put text in quotes";
   return h("label", {}, "Answer", h("textarea", { name: "value", rows: 3, required: true, value: text ? '""' : "" }), h("small", {}, hint));
 }
 
@@ -85,7 +85,7 @@ function field(name, given, required) {
   if (part.enum) {
     return h("label", {}, title, choice(common, part, part.enum.map((each) => [each, String(each)])), hint);
   }
-  // A choice and not a box: a box that no one touched says no, which is an answer as well.
+  // A choice, not a checkbox: an untouched checkbox would answer no.
   if (part.type === "boolean") return h("label", {}, title, choice(common, part, [[true, "Yes"], [false, "No"]]), hint);
   if (part.type === "number" || part.type === "integer") {
     const bounds = { min: part.minimum, max: part.maximum, step: part.type === "integer" ? 1 : "any" };
@@ -99,7 +99,7 @@ function field(name, given, required) {
   return h("label", {}, title, h("textarea", { ...common, rows: 3, "data-json": true, value: part.default === undefined ? "" : JSON.stringify(part.default) }), hint ?? h("small", {}, "JSON"));
 }
 
-// Nothing is chosen until a person chooses, unless the schema has a default.
+// Nothing is preselected unless the schema has a default.
 function choice(common, part, options) {
   return h("select", common, h("option", { value: "" }, "–"), options.map(([value, name]) => h("option", { value: JSON.stringify(value), selected: value === part.default }, name)));
 }

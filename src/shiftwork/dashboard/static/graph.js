@@ -1,4 +1,4 @@
-// A DAG as a picture: layers by the longest way from a root, few crossings, the critical path marked.
+// Draws a DAG: layers by the longest path from a root, few crossings, the critical path marked.
 
 import { h } from "./dom.js";
 
@@ -64,7 +64,7 @@ function mean(values, otherwise) {
   return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : otherwise;
 }
 
-// The longest chain of work that is not done: what the end waits for.
+// The longest chain of unfinished tasks, which determines the end.
 function critical(order, parents, known) {
   const length = new Map();
   const before = new Map();
@@ -101,7 +101,7 @@ export function draw(nodes, { selected = null, choose }) {
       width: size.width + 2 * pad,
       height: size.height + 2 * pad,
       role: "group",
-      "aria-label": `${nodes.length} tasks and what they depend on`,
+      "aria-label": `${nodes.length} tasks and their dependencies`,
     },
     h("g", {}, edges),
     h("g", {}, boxes),

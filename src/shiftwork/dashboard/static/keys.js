@@ -1,4 +1,4 @@
-// The keyboard: g and a letter goes to a section, j and k walk rows, / finds, ? tells.
+// Keyboard shortcuts: g and a letter opens a section, j and k move between rows, / searches, ? lists them.
 
 import { h } from "./dom.js";
 import { go, to } from "./route.js";
@@ -32,7 +32,7 @@ const ACTIONS = {
   Enter: null,
 };
 
-// The field to search in is on the page of tasks: from any other page, go there first.
+// The search field is on the tasks page: from any other page, go there first.
 function find(tries = 40) {
   const field = document.querySelector("[data-find]");
   if (field) return field.focus();
@@ -47,7 +47,7 @@ function walk(by) {
   links[Math.min(links.length - 1, Math.max(0, place + by))]?.focus();
 }
 
-// A click anywhere in a row opens it, unless it was meant for something inside, or marked text.
+// A click anywhere in a row opens it, unless it hit a control or selected text.
 export function openRow(event) {
   const row = event.target.closest?.("tr[data-href]");
   if (!row || event.target.closest("a, button, input, select, label") || String(getSelection())) return;

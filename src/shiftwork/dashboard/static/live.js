@@ -2,7 +2,7 @@
 
 import { address, headers } from "./api.js";
 
-// The server shows life every 15 s. A network that dropped the stream tells no one, nor does a laptop that was asleep.
+// The server sends something every 15 s. Silence means that the stream is dead, since a lost network closes nothing.
 const SILENT_MS = 45000;
 
 const listeners = new Set();

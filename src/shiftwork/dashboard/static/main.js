@@ -1,4 +1,4 @@
-// The frame around all pages: finds the page of an address, loads it, and keeps it true while things happen.
+// The frame around all pages: finds the page of an address, loads it, and keeps it up to date.
 
 import { get, keepToken, token, tryGet, waitingForPeople, workspace } from "./api.js";
 import { h, patch } from "./dom.js";
@@ -57,8 +57,8 @@ const SECTIONS = [
   ["/alerts", "Alerts", "w"],
   ["/workspaces", "Workspaces", "s"],
 ];
-const PAUSE_MS = 1000; // between two loads, however many events come
-const EVERY_MS = 15000; // also without events: time passes
+const PAUSE_MS = 1000; // at least this long between two loads, even with many events
+const EVERY_MS = 15000; // reload this often even without events
 
 const frame = { me: null, status: null, alerts: 0, asked: 0, stream: "connecting" };
 let current = null; // what is shown: {page, params, data, error, local}
@@ -170,7 +170,7 @@ function nav() {
 }
 
 async function changeWorkspace() {
-  const known = await tryGet("/api/workspaces").catch(() => null); // of the operator alone; others type the name
+  const known = await tryGet("/api/workspaces").catch(() => null); // only for the operator; others type the name
   const options = known?.workspaces.map((each) => [each.name, each.database ? `in ${each.database}` : ""]);
   const filled = await ask("Workspace", { fields: [{ name: "workspace", label: "Name", value: workspace() ?? frame.me?.workspace, options }], yes: "Open" });
   if (filled) location.assign(`${location.pathname}?workspace=${encodeURIComponent(filled.workspace)}`);
@@ -182,7 +182,7 @@ function changeTheme() {
   document.documentElement.dataset.theme = localStorage["shiftwork.theme"] = now === "dark" ? "light" : "dark";
 }
 
-// -- who looks ----------------------------------------------------------------------------------------------------
+// -- signing in ---------------------------------------------------------------------------------------------------
 
 function signIn(error) {
   live.stop();
@@ -198,10 +198,10 @@ function signIn(error) {
     },
     h("img", { src: "/static/icon.svg", alt: "", width: 48, height: 48 }),
     h("h1", {}, "Shiftwork"),
-    h("p", {}, token() ? error.message : "This server asks for a token. It stays in this tab."),
+    h("p", {}, token() ? error.message : "This server requires a token. It stays in this tab."),
     h("label", {}, "Token", h("input", { name: "token", type: "password", required: true, autocomplete: "off" })),
     h("button", { class: "primary" }, "Sign in"),
-    h("p", { class: "note" }, "Make one with ", h("code", {}, "shiftwork tokens create NAME --scope read"), "."),
+    h("p", { class: "note" }, "Create one with ", h("code", {}, "shiftwork tokens create NAME --scope read"), "."),
   );
   keepToken(null);
   current = null;
@@ -214,7 +214,7 @@ function signOut() {
   begin();
 }
 
-// -- staying true -------------------------------------------------------------------------------------------------
+// -- reloading ----------------------------------------------------------------------------------------------------
 
 let due = null;
 
@@ -236,7 +236,7 @@ function tick() {
 async function begin() {
   document.getElementById("app").replaceChildren(nav(), mainOf());
   const framed = loadFrame();
-  await Promise.race([framed, new Promise((late) => setTimeout(late, PAUSE_MS))]); // a slow database is said to be slow
+  await Promise.race([framed, new Promise((late) => setTimeout(late, PAUSE_MS))]); // with a slow database, show the page as loading
   if (!document.getElementById("shell")) return;
   live.start();
   await Promise.all([open(), framed]);

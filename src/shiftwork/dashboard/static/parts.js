@@ -1,4 +1,4 @@
-// The pieces that pages are made of.
+// The components of pages.
 
 import { h } from "./dom.js";
 import { to } from "./route.js";
@@ -20,7 +20,7 @@ export function isScheduled(task) {
   return task.status === "pending" && task.hold === "scheduled";
 }
 
-// A task's state; one that waits for its time is shown as scheduled.
+// A task's state; a task that waits for its start time is shown as scheduled.
 export function stateOf(task) {
   return isScheduled(task) ? h("span", { class: "chip is-pending" }, "Scheduled") : chip(task.status);
 }
@@ -69,7 +69,7 @@ export function meter(part, whole, title, tone = "") {
   );
 }
 
-// One bar, parted; the parts are named below it.
+// A bar divided into parts, with a legend below.
 export function parted(title, parts) {
   const shown = parts.filter((part) => part.value > 0);
   const summary = shown.map((part) => `${part.name} ${part.value}`).join(", ") || "nothing";
@@ -120,7 +120,7 @@ export function toast(message, tone = "good") {
   setTimeout(() => note.remove(), tone === "bad" ? 12000 : 5000);
 }
 
-// Do something that may be refused, and say how it went.
+// Performs an action that may be refused, and shows the outcome.
 export async function attempt(what, action) {
   try {
     await action();
@@ -132,8 +132,8 @@ export async function attempt(what, action) {
   }
 }
 
-// A question with fields; answers what was filled in, or null.
-export function ask(title, { text = null, fields = [], yes = "Do it", tone = "primary" } = {}) {
+// Asks with a dialog; returns the filled-in fields, or null if it was closed.
+export function ask(title, { text = null, fields = [], yes = "OK", tone = "primary" } = {}) {
   return new Promise((answer) => {
     const form = h(
       "form",

@@ -1,4 +1,4 @@
-// Where one is: the path names the page, the query its filters, so that every view can be sent to someone.
+// The address: the path names the page, the query its filters, so that every view can be shared as a link.
 
 let changed = () => {};
 
@@ -11,7 +11,7 @@ export function query() {
   return Object.fromEntries(new URLSearchParams(location.search));
 }
 
-// A path of ours with the workspace kept.
+// A path of the dashboard that keeps the workspace.
 export function to(path, filters = {}) {
   const words = new URLSearchParams();
   const workspace = new URLSearchParams(location.search).get("workspace");
@@ -30,7 +30,7 @@ export function setFilters(filters) {
   go(to(location.pathname, { ...query(), ...filters }), { replace: true });
 }
 
-// Links are real ones: open in a new tab, copy, go back.
+// Links are real links: they can be opened in a new tab and copied, and Back works.
 export function follow(event) {
   const link = event.target.closest?.("a[data-inside]");
   if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;

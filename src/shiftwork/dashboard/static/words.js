@@ -1,8 +1,8 @@
-// How times, money and names are written.
+// Formats times, money and names.
 
 import { h } from "./dom.js";
 
-let skew = 0; // the queue's clock against this browser's, in seconds
+let skew = 0; // seconds by which the queue's clock is ahead of this browser's
 
 export function setClock(now) {
   skew = now - Date.now() / 1000;
@@ -17,8 +17,12 @@ export function span(seconds) {
   if (s < 1) return `${Math.round(s * 1000)} ms`;
   if (s < 60) return `${s < 10 ? s.toFixed(1).replace(/\.0$/, "") : Math.round(s)} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
-  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+  if (s < 86400) return parts(Math.floor(s / 3600), "h", Math.floor((s % 3600) / 60), "min");
+  return parts(Math.floor(s / 86400), "d", Math.floor((s % 86400) / 3600), "h");
+}
+
+function parts(large, unit, small, smaller) {
+  return small ? `${large} ${unit} ${small} ${smaller}` : `${large} ${unit}`;
 }
 
 export function ago(at) {
@@ -27,7 +31,7 @@ export function ago(at) {
   return seconds > 0 ? `${span(seconds)} ago` : `in ${span(-seconds)}`;
 }
 
-// Relative, with the exact time on hover. `main.js` keeps them true as time passes.
+// A relative time, with the exact time on hover. `main.js` updates it as time passes.
 export function when(at) {
   if (at === null || at === undefined) return "–";
   const exact = new Date(at * 1000);
@@ -56,7 +60,7 @@ export function label(word) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-// A sentence of the server, begun as one; names in it stay as they are.
+// Capitalizes a message of the server; names in it stay as they are.
 export function sentence(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }

@@ -1,5 +1,5 @@
 -- part: walk
--- Lanes that hold work, by jumping from one to the next in the claim index.
+-- Lanes with work, found by skipping from lane to lane in the claim index.
 recursive walk(lane) as (
   select lane from (
     select t.lane from tasks t where t.status = 'ready' and t.hold is null and t.lane < :bound order by t.lane limit 1
@@ -11,10 +11,10 @@ recursive walk(lane) as (
 )
 
 -- name: lock_claimer
--- Locks the agent; answers one row for each lane with work or of its own, closed gate, limit, account with windows, and the
--- count of its slots if that is limited (a task whose output awaits its verdict takes none), with the runtime's last sign
--- of life. All but the agent is read before the lock: if another transaction changed the agent meanwhile, as every claim
--- that gets work does, the answer is not `exact` and must be read again.
+-- Locks the agent; returns one row for each lane with work or of its own, closed gate, limit, account with windows, and
+-- the count of its occupied slots if they are limited (a task that awaits its verdict takes none), with the runtime's last
+-- heartbeat. All but the agent is read before the lock: if another transaction changed the agent meanwhile, as every
+-- claim that gets work does, the answer is not `exact` and must be read again.
 with {walk}, me as materialized (
   select a.*, {postgres: a.xmin as written_by, }
     (select r.seen_at from runtimes r where r.workspace = :workspace and r.id = :runtime and r.status = 'active') as runtime_seen_at
@@ -42,7 +42,7 @@ from me left join found on true
 
 -- name: find_work
 -- The same for several locked agents: lanes with work or of their own, closed gates, limits, and the number of tasks that
--- each holds, if that is limited.
+-- each agent holds, if that is limited.
 -- rows items: id text
 with {walk}
 select walk.lane as lane, null as scope, null as kind, null as agent_id, {postgres: null::double precision}{sqlite: null} as until,
@@ -63,7 +63,7 @@ join tasks t on t.agent_id = items.id and t.workspace = :workspace and t.status 
 group by items.id
 
 -- name: open_lanes
--- Lanes that hold work.
+-- Lanes with work.
 with {walk} select walk.lane from walk where walk.lane is not null
 
 -- part: its_facts
@@ -155,8 +155,8 @@ select {looked_at} from {lanes} join tasks t on t.lane = lanes.lane and t.status
 where (t.created_at, t.id) > (:created_at, :id) order by t.created_at, t.id limit :count
 
 -- name: take_chosen
--- Several lanes: lock those of the chosen that no one else has locked, re-checking what may have changed since. (`|| ''` keeps the
--- planner from walking the claim index instead of looking up the ids: without statistics that took 68 s on a million.)
+-- Several lanes: locks the chosen tasks that no other transaction has locked, and rechecks them. (`|| ''` keeps the
+-- planner from scanning the claim index instead of looking up the ids: without statistics, that took 68 s on a million.)
 -- rows items: place int, id uuid, lane int
 {postgres: with picked as materialized (}
   select items.place as place, {handed_over}
@@ -207,7 +207,7 @@ select id, fence, type, status from tasks where agent_id = :agent and workspace 
 
 -- name: note_claim
 -- own rows: `lock_claimer` has locked the agent.
--- A claim is a sign of life of the agent and of its runtime.
+-- A claim counts as a heartbeat of the agent and of its runtime.
 update agents set last_heartbeat = :now, granted = granted + :granted, last_type = coalesce(:type, last_type),
   asked_at = coalesce(:asked_at, asked_at), asked = coalesce(:asked, asked)
 where workspace = :workspace and id = :id
@@ -220,7 +220,7 @@ update agents set last_heartbeat = :now, last_type = coalesce(items.type, last_t
 from {items} where agents.workspace = :workspace and agents.id = items.id
 
 -- name: note_ask
--- A claim is a sign of life, and states what the agent would take.
+-- A claim without work counts as a heartbeat, and records which work the agent would take.
 update agents set last_heartbeat = :now, status = case when status = 'failed' then 'active' else status end,
   asked_at = :now, asked = :asked
 where workspace = :workspace and id = :id

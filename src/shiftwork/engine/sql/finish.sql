@@ -1,7 +1,7 @@
 -- name: complete_tasks
 -- The usual end of a task, in one statement: the update locks the row and checks the fence. The attempt's grant and cost
--- stay on the row until the next claim resets them, so that they can be answered here. Whether any breaker or limit needs
--- to know is read once for all. (`|| ''` keeps the planner from walking an index of running tasks instead of
+-- stay on the row until the next claim resets them, so that they can be returned here. Whether any breaker or limit is
+-- affected is read once for all. (`|| ''` keeps the planner from scanning an index of running tasks instead of
 -- looking up the ids.)
 -- rows items: id uuid, fence bigint
 update tasks set status = 'completed', last_agent_id = agent_id, last_runtime_id = runtime_id, agent_id = null,
@@ -19,7 +19,7 @@ returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_a
   exists (select 1 from result_listeners l where l.until > :now) as awaited
 
 -- name: completed_rows
--- The answer of `complete_tasks`, for tasks that were just completed.
+-- The result of `complete_tasks`, for tasks that were just completed.
 -- rows items: id uuid
 select t.id, t.workspace, t.type, t.dag_id, t.root_id, t.fence, t.round, t.last_agent_id, t.last_runtime_id, t.claimed_at,
   t.started_at, t.granted, t.charged, t.attempt_cost, t.idempotency_key, t.own_settings, t.tokens_in, t.tokens_out,

@@ -7,7 +7,7 @@ from {items} where tasks.id = items.id
 
 -- name: beat_tasks
 -- own rows: `lock_claims` has locked them.
--- Not indexed, no new version: a beat is the cheapest write there is.
+-- Changes no indexed column and no version, so that a heartbeat is the cheapest possible write.
 -- rows items: id uuid
 update tasks set heartbeat_at = :now from {items} where tasks.id = items.id
 

@@ -1,4 +1,4 @@
--- Statements for PostgreSQL that do in one or two round trips what plain tasks and agents need.
+-- Statements for PostgreSQL that handle plain tasks and agents in one or two round trips.
 
 -- part: batch
 -- The events of {items}, numbered.
@@ -161,10 +161,10 @@ select plain.size, (select max(g.until) from gates g where g.workspace = :worksp
 from plain
 
 -- name: claim_plain (postgres)
--- A claim in one statement, as a transaction of its own. It takes tasks only where all of this holds: the agent is as the
--- caller knows it, and no one changed it while this waited for its lock (`lock_claimer` says why); the caller knows every lane
--- with work; of those this agent may take exactly one has work; no gate, limit or window is set up; and the tasks say nothing
--- special. One row at least, which says what was found; none where there is no such agent.
+-- A claim in one statement, as a transaction of its own. It takes tasks only if all of this holds: the agent is as the
+-- caller knows it, and was not changed while this waited for its lock (see `lock_claimer`); the caller knows every lane
+-- with work; exactly one of the lanes that this agent may take has work; there is no gate, limit or window; and the tasks
+-- need nothing special. Returns at least one row, which reports what was found; none if there is no such agent.
 -- rows terms: lane int, type text, path text, timeout_sec float, status text, started_at float, ack_by float, run_until float, lease_until float, lease_check_at float
 -- rows others: lane int
 with {walk}, me as materialized (

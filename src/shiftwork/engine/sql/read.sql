@@ -1,5 +1,5 @@
 -- name: read_whole_tasks
--- With the bodies, and which other tables hold more about each task: most hold nothing, and are not queried.
+-- With the bodies, and with flags for other tables that have rows about each task, so that the rest is not queried.
 -- rows items: id uuid
 select t.*, b.body,
   exists (select 1 from edges e where e.dependent = t.root_id) as has_edges,
@@ -42,7 +42,7 @@ and (cast(:as_of as {postgres: double precision}{sqlite: real}) is null or t.cre
 and (:any_status or t.status in {asked_states})
 
 -- name: open_ids
--- Tasks in these states, of which none has ended: not in order, and each from the smallest index that has it.
+-- Unfinished tasks in these states, unordered, each from the smallest index that contains it.
 select t.id from lanes l join tasks t on t.lane = l.id and t.status = 'ready' and t.hold is null
 where l.workspace = :workspace and 'ready' in {asked_states}
 union all
@@ -151,7 +151,7 @@ select a.id, a.external_id from {items} join archive a on a.id = items.id where 
 select id from archive where workspace = :workspace and external_id = :name
 
 -- part: numbers
--- Of all workspaces: a gap in the numbers may be any workspace's. Only as many rows are expanded as numbers are requested.
+-- Of all workspaces, since any of them may fill a gap in the numbers. Expands only as many rows as numbers are requested.
 {postgres: select e.seq, e.row_seq from single_events e
 where e.row_seq > :after and e.seq > :after and e.row_seq <= (
   select max(x.seq) from (
@@ -236,7 +236,7 @@ insert into settings (workspace, scope, key, value, changed_at, changed_by) valu
 on conflict (workspace, scope, key) do update set value = excluded.value, changed_at = excluded.changed_at, changed_by = excluded.changed_by
 
 -- name: drop_setting
--- With everything below it.
+-- Including all keys below it.
 delete from settings where workspace = :workspace and scope = :scope and (key = :key or key like :below)
 
 -- name: list_dead_letters
@@ -285,7 +285,7 @@ select count(*) as ahead from (
     and (t.rank, t.ordered_at, t.id) < (:rank, :ordered_at, :id) limit :most) as before
 
 -- name: events_upto
--- Of one workspace or of all, with the type of the task while anything is known of it.
+-- Of one workspace or of all, with the type of the task if it still exists.
 select e.*, coalesce(t.type, a.type) as type, coalesce(t.external_id, a.external_id) as external_id
 from single_events e left join tasks t on t.id = e.task_id left join archive a on a.id = e.task_id and t.id is null
 where e.row_seq > :after and e.row_seq <= :last_row and e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace) order by e.seq
@@ -298,6 +298,14 @@ where (t.agent_id = :who or t.runtime_id = :who) and t.workspace = :workspace an
   and e.request_id = :request
   and (cast(:holder as text) is null or t.holder = :holder)
 order by e.seq, t.id
+
+-- name: claims_made_at
+-- The tasks still held under the claim that an agent made in the transaction of this time.
+select t.id, t.fence from tasks t join events e on {postgres: (e.task_id = t.id or e.task_ids @> array[t.id])}{sqlite: e.task_id = t.id} and e.verb = 'claimed'
+  and {postgres: coalesce(e.fence, e.fences[array_position(e.task_ids, t.id)])}{sqlite: e.fence} = t.fence
+where t.agent_id = :agent and t.runtime_id = :runtime and t.workspace = :workspace and t.claimed_at = :at and t.status <> 'validating'
+  and coalesce(e.request_id, '') = :request and coalesce(t.holder, '') = :holder
+order by t.id
 
 -- name: newest_of_issue
 select id from tasks where workspace = :workspace and issue_id = :issue order by id desc limit 1

@@ -19,7 +19,7 @@ on conflict (dependent, dependency) do update set satisfied = excluded.satisfied
   failure = excluded.failure
 
 -- name: lock_dependencies
--- Submit and finish meet here: a share lock on the parents, then their states are read with a new snapshot.
+-- Orders submit and finish: takes a share lock on the parents, then their states are read with a new snapshot.
 -- rows items: id uuid
 select t.id, t.root_id, t.newest_id from {items} join tasks t on t.id = items.id order by t.id {postgres: for share of t}
 

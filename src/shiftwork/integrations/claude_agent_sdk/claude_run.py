@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import aclosing
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
 from typing import Any, Self
 
+import claude_agent_sdk
 from claude_agent_sdk import (
     ClaudeAgentOptions,
     HookContext,
@@ -24,12 +31,42 @@ from claude_agent_sdk.types import PreToolUseHookSpecificOutput
 
 from shiftwork.integrations import agent_run
 from shiftwork.integrations.agent_run import Decision
-from shiftwork.integrations.claude_agent_sdk.claude_program import tied_to_this_process
 from shiftwork.integrations.claude_agent_sdk.transcript import Transcript
 from shiftwork.model import reasons
 from shiftwork.model.times import Duration
 from shiftwork.providers.provider_limits import PROVIDER_ERROR
 from shiftwork.worker.context import Context, Fail
+
+_TIE = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@contextmanager
+def tied_to_this_process(options: ClaudeAgentOptions) -> Iterator[ClaudeAgentOptions]:
+    """Options under which Linux kills the program when this process dies. On other systems they are unchanged."""
+    program = _program(options)
+    if sys.platform != "linux" or program is None:
+        yield options
+        return
+    with tempfile.TemporaryDirectory(prefix="shiftwork-claude-") as folder:
+        script = Path(folder) / "claude"
+        line = shlex.join([sys.executable, "-ISc", _TIE, str(os.getpid()), program])
+        script.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
+        script.chmod(0o700)
+        yield dataclasses.replace(options, cli_path=script)
+
+
+def _program(options: ClaudeAgentOptions) -> str | None:
+    """The program named in the options, bundled with the SDK, or on the PATH. If None, the SDK reports the error."""
+    bundled = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
+    if options.cli_path is not None:
+        return str(options.cli_path)
+    return str(bundled) if bundled.exists() else shutil.which("claude")
+
 
 NeedsApproval = Collection[str] | Callable[[str, dict[str, Any]], bool]
 REFUSED = "A person has refused this call."
@@ -142,16 +179,16 @@ class _Turn:
             session_store_flush="eager",
         )
         with tied_to_this_process(options) as tied:
-            said = _Silence(self._over) if prompt is None else prompt
-            result = await self._listen(query(prompt=said, options=tied))
+            input_ = _Silence(self._over) if prompt is None else prompt
+            result = await self._listen(query(prompt=input_, options=tied))
         if result is None or result.is_error:
             raise self._failure(result)
         return result
 
     async def _listen(self, messages: AsyncIterator[Message]) -> ResultMessage | None:
         result: ResultMessage | None = None
-        async with aclosing(messages) as heard:  # type: ignore[type-var]  # the SDK's is a generator
-            async for message in heard:
+        async with aclosing(messages) as stream:  # type: ignore[type-var]  # the SDK's is a generator
+            async for message in stream:
                 if isinstance(message, RateLimitEvent) and message.rate_limit_info.status == "rejected":
                     self._limit = message.rate_limit_info.raw
                 if isinstance(message, ResultMessage):

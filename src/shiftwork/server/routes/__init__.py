@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from shiftwork.server import (
-    claim_handler,  # noqa: F401  # registers its handler
-    derived,
-    hook_handlers,  # noqa: F401  # likewise
-    live,  # noqa: F401  # likewise
-    private_sinks,  # noqa: F401  # likewise
-    runtime_handlers,  # noqa: F401  # likewise
-    task_handlers,  # noqa: F401  # likewise
-)
+from shiftwork.server import derived
 from shiftwork.server.endpoint import Endpoint
 from shiftwork.server.routes import (
-    access,  # noqa: F401  # likewise
+    access,  # noqa: F401  # registers its handler
     artifact_content,  # noqa: F401  # likewise
+    claim_handler,  # noqa: F401  # likewise
     health_checks,
+    hook_handlers,  # noqa: F401  # likewise
+    live,  # noqa: F401  # likewise
     metrics_pages,
     moved_clock,
+    runtime_handlers,  # noqa: F401  # likewise
+    task_handlers,  # noqa: F401  # likewise
 )
 
 # Put a fixed path before one with a parameter in the same place: the first match answers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shiftwork.access.api import Account
 from shiftwork.access.model import Me
-from shiftwork.server.handlers import serves
+from shiftwork.server.endpoint import serves
 from shiftwork.server.request_context import RequestContext
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from shiftwork.artifacts.api import ArtifactContent
 from shiftwork.artifacts.model import Artifact
 from shiftwork.model.errors import InputError, RangeNotSatisfiable
-from shiftwork.server.handlers import serves
+from shiftwork.server.endpoint import serves
 from shiftwork.server.request_context import RequestContext
 from shiftwork.wire.shapes import ClaimRefBody
 

@@ -51,20 +51,20 @@ async def readyz(context: RequestContext) -> Any:
     if len(problems) == len(databases):
         return _unavailable(context, *problems[0])
     for what, error in problems:
-        log.warning("one database of the map: %s: %s", what, str(error) or "timed out")
-    away = f"{len(problems)} of {len(databases)} databases cannot be used" if problems else None
-    return _health(context, "ok", away)
+        log.warning("a database of the map is unavailable: %s: %s", what, str(error) or "timed out")
+    unavailable = f"{len(problems)} of {len(databases)} databases cannot be used" if problems else None
+    return _health(context, "ok", unavailable)
 
 
 async def _problem(queue: Queue) -> tuple[str, Exception] | None:
-    """The reason why a database cannot be used, if any."""
+    """Return why a database cannot be used, if so. A periodic small write finds out whether it accepts writes."""
     store = queue.engine.store
     try:
         async with asyncio.timeout(MAX_SEC):
             await store.read(lambda tx: tx.one("read_workspace", name="default"))
     except (ShiftworkError, TimeoutError) as error:
         return "the store does not answer", error
-    return None if store.refusal is None else ("the store accepts no writes", store.refusal)  # a small write finds out
+    return None if store.refusal is None else ("the store accepts no writes", store.refusal)
 
 
 def _unavailable(context: RequestContext, what: str, error: Exception) -> Response:

@@ -13,7 +13,7 @@ from shiftwork.access.scopes import SERVER
 from shiftwork.databases.model import DatabaseInfo, WorkspaceInfo
 from shiftwork.model.errors import StoreError
 from shiftwork.observe.model import Metrics, Sample
-from shiftwork.server import exposition
+from shiftwork.server import prometheus
 from shiftwork.server.endpoint import EndpointGroup, PlainText
 from shiftwork.server.request_context import RequestContext
 from shiftwork.server.state import ServerState
@@ -29,7 +29,7 @@ async def scrape(context: RequestContext) -> Any:
     """
     found = await context.queue.metrics.read()
     shared = _of_process(context.state) if context.who.may(SERVER) else (None, Counter[str]())
-    return _text(exposition.text(found.samples, *shared))
+    return _text(prometheus.text(found.samples, *shared))
 
 
 @endpoint("GET /metrics/all", "server", answer=PlainText)
@@ -45,10 +45,10 @@ async def scrape_all(context: RequestContext) -> Any:
             if each.state != "unreachable":
                 samples += _labelled(await context.queue.in_workspace(each.name).metrics.read(), each)
     samples += [sample for each in databases for sample in _of_database(each)]
-    return _text(exposition.text(samples, *_of_process(context.state)))
+    return _text(prometheus.text(samples, *_of_process(context.state)))
 
 
-def _of_process(state: ServerState) -> tuple[exposition.Latencies, Counter[str]]:
+def _of_process(state: ServerState) -> tuple[prometheus.Latencies, Counter[str]]:
     return state.latencies, sum((each.engine.counters for each in state.queue.databases()), Counter[str]())
 
 
@@ -68,4 +68,4 @@ def _of_database(found: DatabaseInfo) -> Iterator[Sample]:
 
 
 def _text(body: bytes) -> Response:
-    return Response(body, headers={"content-type": exposition.MEDIA_TYPE})
+    return Response(body, headers={"content-type": prometheus.MEDIA_TYPE})

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from shiftwork.compat.bridges.loki import entries
 from shiftwork.compat.bridges.loki.entries import ScriptAction
-from shiftwork.compat.external.adoption import attach
+from shiftwork.compat.external.folder_claims import attach
 from shiftwork.compat.external.loki_folder import QUEUES, SCRIPT_AGENT, Entry, ScriptClaim, claimer
 from shiftwork.engine import read
 from shiftwork.model import check, ids

@@ -12,10 +12,10 @@ import msgspec
 
 from shiftwork.compat.bridges.redis.bridge_context import BridgeContext, Role, connect
 from shiftwork.compat.bridges.redis.fields import GROUP
-from shiftwork.compat.bridges.redis.foreign import ForeignGroup
+from shiftwork.compat.bridges.redis.foreign_orchestrator import ForeignGroup
 from shiftwork.compat.bridges.redis.orchestrator import Options as Looking
 from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
-from shiftwork.compat.bridges.redis.reclaiming import ReclaimCommand
+from shiftwork.compat.bridges.redis.redis_reclaim import ReclaimCommand
 from shiftwork.compat.external.model import Bridge
 from shiftwork.model.errors import RedisUnavailable, ShiftworkError
 from shiftwork.queue import Queue

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shiftwork.compat.bridges.redis import bus, dead_letters, publishing, reclaiming, redis_results
+from shiftwork.compat.bridges.redis import dead_letters, redis_events, redis_offers, redis_reclaim, redis_results
 from shiftwork.compat.bridges.redis.bridge_context import PAGE, BridgeContext
 from shiftwork.compat.bridges.redis.fields import GROUP
-from shiftwork.compat.bridges.redis.reclaiming import ReclaimCommand
+from shiftwork.compat.bridges.redis.redis_reclaim import ReclaimCommand
 from shiftwork.compat.bridges.redis.stream_state import Findings, Rules, StreamState, assess
 from shiftwork.compat.external.model import Offer, StreamDelivery
-from shiftwork.compat.external.published import deliver, give_up, reclaim
+from shiftwork.compat.external.offered_work import deliver, give_up, reclaim
 from shiftwork.limits import gates
 
 VISIBILITY_TIMEOUT_S = 300.0
@@ -50,7 +50,7 @@ class Orchestrator:
         entries = await redis_results.read_entries(context, again=True) if thorough else []
         entries += await redis_results.read_entries(context, wait_ms=wait_ms)
         if entries or thorough:
-            await publishing.write(context)  # an offer that a bridge left unfinished may have a result already
+            await redis_offers.write(context)  # an offer that a bridge left unfinished may have a result already
         stream_state = await context.stream_state()
         found = await self._assess(stream_state)
         done = len(found.taken)
@@ -58,7 +58,7 @@ class Orchestrator:
             await context.run(deliver, found.taken)
         if thorough and await self._recover():
             stream_state = await context.stream_state()
-            done += await reclaiming.refuse_strays(context, stream_state)
+            done += await redis_reclaim.refuse_strays(context, stream_state)
         if entries:
             done += await redis_results.handle_results(context, entries, stream_state)
         if entries or found.taken or thorough:
@@ -69,16 +69,16 @@ class Orchestrator:
         done += await self._resolve(found, thorough=thorough)
         if thorough:
             await redis_results.trim(context, self._options.keep)
-        done += await publishing.offer(context, self._options.ahead)
+        done += await redis_offers.offer(context, self._options.ahead)
         done += await dead_letters.write(context) + await dead_letters.remove(context)
         if self._options.events:
-            done += await bus.publish_events(context, self._options.keep)
+            done += await redis_events.publish_events(context, self._options.keep)
         return done
 
     async def withdraw(self) -> int:
         """Withdraw every undelivered entry; returns how many."""
         found = await self._assess(await self.context.stream_state())
-        return await publishing.withdraw_unread(self.context, [*found.waiting, *found.unwanted])
+        return await redis_offers.withdraw_unread(self.context, [*found.waiting, *found.unwanted])
 
     async def visibility_sec(self) -> float:
         engine = self.context.queue.engine
@@ -94,8 +94,8 @@ class Orchestrator:
 
     async def _recover(self) -> int:
         """Reclaim idle entries; after the pass, which has recorded their consumers."""
-        self._reclaim_command = self._reclaim_command or await reclaiming.supported_command(self.context)
-        return await reclaiming.recover(self.context, self._reclaim_command, await self.visibility_sec())
+        self._reclaim_command = self._reclaim_command or await redis_reclaim.supported_command(self.context)
+        return await redis_reclaim.recover(self.context, self._reclaim_command, await self.visibility_sec())
 
     async def _handle_late_results(self) -> int:
         """Handle results that arrived since this pass began; returns how many had an effect.
@@ -108,7 +108,7 @@ class Orchestrator:
             new = await redis_results.read_entries(context)
             entries = await redis_results.read_entries(context, again=True)  # also what another bridge just read
             if entries:
-                await publishing.write(context)
+                await redis_offers.write(context)
                 # Read the state after the results: they can be about entries that were delivered since.
                 done += await redis_results.handle_results(context, entries, await context.stream_state())
             if len(new) < PAGE and len(entries) < PAGE:
@@ -139,12 +139,12 @@ class Orchestrator:
             await self._end_unanswered(found.unanswered)
         if found.stale:
             await context.execute("end_published", items=sorted(found.stale))
-        await publishing.withdraw_unread(context, found.unwanted)
+        await redis_offers.withdraw_unread(context, found.unwanted)
         if thorough:
-            await publishing.reoffer_lost(context, found.waiting)
+            await redis_offers.reoffer_lost(context, found.waiting)
         ended = await context.rows("ended_published", bridge=context.bridge.name)
         offers = [(Offer(row["task_id"], row["number"]), row["message_id"]) for row in ended]
-        await publishing.remove(context, offers)
+        await redis_offers.remove(context, offers)
         return len(found.recovered) + len(found.unanswered) + len(found.stale)
 
     async def _end_unanswered(self, unanswered: list[StreamDelivery]) -> None:
@@ -152,7 +152,7 @@ class Orchestrator:
         acknowledged: list[StreamDelivery] = []
         lost: list[StreamDelivery] = []
         for each in unanswered:
-            known = await publishing.is_known(self.context, each.offer, each.message_id)
+            known = await redis_offers.is_known(self.context, each.offer, each.message_id)
             (acknowledged if known else lost).append(each)
         if acknowledged:
             await self.context.run(give_up, acknowledged)

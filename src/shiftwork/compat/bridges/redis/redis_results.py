@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shiftwork.compat.bridges.redis import fields, scripts
+from shiftwork.compat.bridges.redis import fields, lua_scripts
 from shiftwork.compat.bridges.redis.bridge_context import BridgeContext, Entry
 from shiftwork.compat.bridges.redis.fields import GROUP, READERS, Malformed, Result
 from shiftwork.compat.bridges.redis.stream_state import StreamState
@@ -59,7 +59,7 @@ async def _acknowledge(context: BridgeContext, entries: Sequence[StreamEntry], a
 
 async def trim(context: BridgeContext, keep: int) -> None:
     """Keep this many results, and all that are not handled yet."""
-    await context.call(scripts.TRIM, [context.streams.result], READERS, keep)
+    await context.call(lua_scripts.TRIM, [context.streams.result], READERS, keep)
 
 
 async def _parse(context: BridgeContext, entry: StreamEntry) -> WorkerReply | None:
@@ -94,6 +94,6 @@ async def refuse(context: BridgeContext, stream: str, entry: Entry, why: str) ->
         letter = fields.marked(letter)
     group = GROUP if stream == context.streams.task else READERS
     parts = [part for field in letter.items() for part in field]
-    await context.call(scripts.REFUSE, [stream, context.streams.dlq], group, message_id, *parts)
+    await context.call(lua_scripts.REFUSE, [stream, context.streams.dlq], group, message_id, *parts)
     if stream == context.streams.dlq:
         await context.redis.xdel(stream, message_id)

@@ -1,9 +1,9 @@
-// Accounts at providers: how far their windows are used, and when they can be used again.
+// Accounts at providers: the usage of their windows, and when they can be used again.
 
 import { get, post } from "../api.js";
 import { h } from "../dom.js";
 import { attempt, badge, button, empty, meter, panel, table } from "../parts.js";
-import { count, label, percent, when } from "../words.js";
+import { count, label, money, percent, when } from "../words.js";
 
 const TONES = { available: "good", resting: "warm", refused: "bad" };
 
@@ -16,7 +16,7 @@ export default {
 
   view(accounts, ctx) {
     const shown = accounts.map((each) => panel(`${each.provider} / ${each.account}`, { id: `account-${each.provider}-${each.account}`, note: note(each), actions: actions(each, ctx) }, state(each), windows(each)));
-    return [h("h1", {}, "Accounts"), shown.length ? shown : empty("No account is known.", "Start a worker with --provider and --account.")];
+    return [h("h1", {}, "Accounts"), shown.length ? shown : empty("There are no accounts yet.", "Start a worker with --provider and --account.")];
   },
 };
 
@@ -28,7 +28,7 @@ function actions(account, ctx) {
   if (account.state !== "refused") return null;
   const path = `/api/accounts/${encodeURIComponent(account.provider)}/${encodeURIComponent(account.account)}/renew`;
   return button("Credentials renewed", async () => {
-    if (await attempt("The account is used again.", () => post(path))) await ctx.reload();
+    if (await attempt("The account is in use again.", () => post(path))) await ctx.reload();
   });
 }
 
@@ -37,12 +37,18 @@ function state(account) {
   return h("p", {}, badge(label(account.state), TONES[account.state]), until, account.reason ? h("small", {}, ` ${account.reason}`) : null);
 }
 
+function amount(window) {
+  if (window.unit === null) return "–";
+  if (window.unit === "usd") return `${money(window.used)} of ${money(window.capacity)}`;
+  return `${count(Math.round(window.used * 100) / 100)} of ${count(window.capacity)} ${window.unit}`;
+}
+
 function windows(account) {
   const columns = [
     { title: "Window", cell: (each) => [h("b", {}, label(each.name)), each.model ? h("small", {}, ` ${each.model}`) : null] },
     { title: "Used", cell: (each) => h("span", { class: "with-meter" }, meter(each.utilization, 1, "Used", each.utilization >= 0.8 ? "warm" : ""), ` ${percent(each.utilization, 1)} %`) },
-    { title: "Amount", class: "end", cell: (each) => (each.unit === null ? "–" : `${count(Math.round(each.used * 100) / 100)}/${count(each.capacity)} ${each.unit}`) },
+    { title: "Amount", class: "end", cell: amount },
     { title: "Resets", class: "end", cell: (each) => when(each.resets_at) },
   ];
-  return table(`Windows of ${account.account}`, columns, account.windows, { none: empty("No window is known yet."), each: (each) => ({ key: `${each.name}-${each.model ?? ""}` }) });
+  return table(`Windows of ${account.account}`, columns, account.windows, { none: empty("There are no windows yet."), each: (each) => ({ key: `${each.name}-${each.model ?? ""}` }) });
 }

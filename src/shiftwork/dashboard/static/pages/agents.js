@@ -1,4 +1,4 @@
-// Who works: agents with what they can do and hold, and the processes they live in.
+// Agents with their skills and claims, and the processes that run them.
 
 import { change, get } from "../api.js";
 import { h } from "../dom.js";
@@ -16,7 +16,7 @@ export default {
   },
 
   view({ agents, runtimes, costs }, ctx) {
-    return [h("h1", {}, "Agents"), panel("Agents", { note: `${agents.length} known` }, list(agents, costs, ctx)), panel("Runtimes", { note: `the processes that agents live in: ${runtimes.filter((each) => each.status === "active").length} active` }, processes(runtimes))];
+    return [h("h1", {}, "Agents"), panel("Agents", { note: `${agents.length} known` }, list(agents, costs, ctx)), panel("Runtimes", { note: `the processes that run agents: ${runtimes.filter((each) => each.status === "active").length} active` }, processes(runtimes))];
   },
 };
 
@@ -28,10 +28,10 @@ function list(agents, costs, ctx) {
     { title: "Holds", cell: (agent) => h("span", { class: "with-meter" }, agent.max_concurrent_tasks ? meter(agent.current_tasks, agent.max_concurrent_tasks, "Slots in use") : null, ` ${agent.current_tasks}${agent.max_concurrent_tasks ? `/${agent.max_concurrent_tasks}` : ""}`) },
     { title: "Attempts", class: "end wide", cell: (agent) => count(costs.get(agent.id)?.attempts ?? 0) },
     { title: "Spent", class: "end", cell: (agent) => [money(agent.spent_usd), agent.budget_remaining_usd === null ? null : h("small", {}, ` ${money(agent.budget_remaining_usd)} left`)] },
-    { title: "Heard of", class: "end", cell: (agent) => when(agent.last_heartbeat) },
+    { title: "Last seen", class: "end", cell: (agent) => when(agent.last_heartbeat) },
     { title: "", class: "end", cell: (agent) => actions(agent, ctx) },
   ];
-  return table("Agents", columns, agents, { none: empty("No agent has come yet.", "Start one: shiftwork work, or POST /api/tasks/claim"), each: (agent) => ({ key: agent.id }) });
+  return table("Agents", columns, agents, { none: empty("There are no agents yet.", "Start one: shiftwork work, or POST /api/tasks/claim"), each: (agent) => ({ key: agent.id }) });
 }
 
 function actions(agent, ctx) {
@@ -39,7 +39,7 @@ function actions(agent, ctx) {
     if (await attempt(message, () => change(`/api/agents/${encodeURIComponent(agent.id)}`, { status }))) await ctx.reload();
   };
   const budget = async () => {
-    const filled = await ask(`What ${agent.id} may still spend`, { fields: [{ name: "left", label: "US dollars (empty: no limit)", type: "number", min: 0, value: agent.budget_remaining_usd ?? "" }], yes: "Set" });
+    const filled = await ask(`Remaining budget of ${agent.id}`, { fields: [{ name: "left", label: "US dollars (empty: no limit)", type: "number", min: 0, value: agent.budget_remaining_usd ?? "" }], yes: "Set" });
     if (filled && (await attempt("The budget was set.", () => change(`/api/agents/${encodeURIComponent(agent.id)}`, { budget_remaining_usd: filled.left === "" ? null : Number(filled.left) })))) await ctx.reload();
   };
   return h("span", { class: "row end" }, button("Budget", budget, { tone: "quiet" }), agent.status === "draining" || agent.status === "offline" ? button("Activate", set("active", `${agent.id} gets work again.`), { tone: "quiet" }) : button("Drain", set("draining", `${agent.id} gets no new work.`), { tone: "quiet" }));
@@ -54,5 +54,5 @@ function processes(runtimes) {
     { title: "Seen", class: "end", cell: (each) => when(each.last_seen) },
   ];
   const seen = [...runtimes].sort((a, b) => b.last_seen - a.last_seen);
-  return table("Runtimes", columns, seen, { none: empty("None is known."), each: (each) => ({ key: each.id }) });
+  return table("Runtimes", columns, seen, { none: empty("There are no runtimes yet."), each: (each) => ({ key: each.id }) });
 }

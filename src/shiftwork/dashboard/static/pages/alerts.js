@@ -1,4 +1,4 @@
-// What someone should look at.
+// Alerts, open ones or all.
 
 import { get, post } from "../api.js";
 import { h } from "../dom.js";
@@ -18,8 +18,8 @@ export default {
 
   view({ alerts }, ctx) {
     const filters = query();
-    const seen = async (list) => {
-      const message = list.length === 1 ? "Seen." : `${list.length} alerts seen.`;
+    const acknowledge = async (list) => {
+      const message = list.length === 1 ? "The alert was acknowledged." : `${list.length} alerts were acknowledged.`;
       const all = async () => {
         for (const alert of list) await post(`/api/alerts/${alert.seq}/acknowledge`);
       };
@@ -28,12 +28,12 @@ export default {
     const open = alerts.filter((alert) => alert.acknowledged_at === null);
     const columns = [
       { title: "Severity", class: "slim", cell: (alert) => badge(alert.severity, alert.severity === "critical" ? "bad" : alert.severity === "warning" ? "warm" : "plain") },
-      { title: "What", cell: (alert) => [alert.message, h("small", {}, ` ${alert.kind}`)] },
+      { title: "Message", cell: (alert) => [alert.message, h("small", {}, ` ${alert.kind}`)] },
       { title: "Task", cell: (alert) => (alert.task_id ? taskLink(alert.task_id) : "–") },
       { title: "When", class: "end", cell: (alert) => when(alert.at) },
-      { title: "", class: "end", cell: (alert) => (alert.acknowledged_at === null ? button("Seen", () => seen([alert]), { tone: "quiet" }) : h("small", {}, `seen by ${alert.acknowledged_by}`)) },
+      { title: "", class: "end", cell: (alert) => (alert.acknowledged_at === null ? button("Acknowledge", () => acknowledge([alert]), { tone: "quiet" }) : h("small", {}, `acknowledged by ${alert.acknowledged_by}`)) },
     ];
-    const switches = h("span", { class: "row" }, button(filters.all === "1" ? "Only open ones" : "Also seen ones", () => setFilters({ all: filters.all === "1" ? null : "1" }), { tone: "quiet" }), open.length > 1 ? button("All seen", () => seen(open)) : null);
-    return [h("h1", {}, "Alerts"), panel("Newest first", { actions: switches }, table("Alerts", columns, alerts, { none: empty("No open alerts.", "All is well."), each: (alert) => ({ key: alert.seq }) }))];
+    const switches = h("span", { class: "row" }, button(filters.all === "1" ? "Only open" : "All", () => setFilters({ all: filters.all === "1" ? null : "1" }), { tone: "quiet" }), open.length > 1 ? button("Acknowledge all", () => acknowledge(open)) : null);
+    return [h("h1", {}, "Alerts"), panel("Newest first", { actions: switches }, table("Alerts", columns, alerts, { none: empty("There are no open alerts."), each: (alert) => ({ key: alert.seq }) }))];
   },
 };

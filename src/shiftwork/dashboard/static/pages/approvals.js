@@ -1,4 +1,4 @@
-// What waits for a person: work that a guard has stopped, and questions of agents.
+// Tasks that wait for a person: those that a guard has stopped, and questions of agents.
 
 import { get, post } from "../api.js";
 import { h } from "../dom.js";
@@ -12,7 +12,7 @@ export default {
   load: () => get("/api/approvals", { limit: 200 }),
 
   view({ approvals }, ctx) {
-    const none = empty("Nothing waits for you.", "Work that a guard stops and questions of agents appear here.");
+    const none = empty("Nothing waits for you.", "Tasks stopped by a guard and questions of agents appear here.");
     return [h("h1", {}, "Approvals"), approvals.length ? h("div", { class: "cards" }, approvals.map((asked) => card(asked, ctx))) : none];
   },
 };
@@ -29,10 +29,10 @@ function card(asked, ctx) {
 
 function question(asked, ctx) {
   const answer = async (value) => {
-    if (await attempt("Your answer was handed on.", () => post(`/api/tasks/${asked.task_id}/answer`, { value }))) await ctx.reload();
+    if (await attempt("The answer was sent.", () => post(`/api/tasks/${asked.task_id}/answer`, { value }))) await ctx.reload();
   };
-  // Kept while it is filled in, whatever else changes on the page.
-  return [h("p", { class: "prose" }, asked.question), work(asked).some(Boolean) ? h("details", { "data-key": `work-${asked.task_id}` }, h("summary", {}, `The ${asked.type} task that asks`), work(asked)) : null, h("div", { "data-kept": true, "data-key": `form-${asked.task_id}` }, schemaForm(asked.schema, answer))];
+  // Unfinished input survives other changes of the page.
+  return [h("p", { class: "prose" }, asked.question), work(asked).some(Boolean) ? h("details", { "data-key": `work-${asked.task_id}` }, h("summary", {}, `The ${asked.type} task`), work(asked)) : null, h("div", { "data-kept": true, "data-key": `form-${asked.task_id}` }, schemaForm(asked.schema, answer))];
 }
 
 const EXPIRY = new Set(["on_expire", "expire_after_sec"]);
@@ -58,9 +58,9 @@ function approval(asked, ctx) {
     facts([
       ["Type", asked.type],
       ["Stopped by", guard(asked.rule)],
-      ["By", asked.created_by],
+      ["Created by", asked.created_by],
       ["Tool", asked.tool_name],
-      ["May cost", asked.estimated_cost_usd === null ? null : money(asked.estimated_cost_usd)],
+      ["Estimated cost", asked.estimated_cost_usd === null ? null : money(asked.estimated_cost_usd)],
       ["Tags", asked.tags.length ? asked.tags.map((tag) => badge(tag)) : null],
     ]),
     work(asked),

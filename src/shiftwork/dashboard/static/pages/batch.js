@@ -1,4 +1,4 @@
-// One batch: where it is at its provider, and what became of each of its tasks.
+// One batch: its state at the provider, and the outcome of each of its tasks.
 
 import { get } from "../api.js";
 import { h } from "../dom.js";

@@ -1,4 +1,4 @@
-// Work that was sent to a provider together, at half the price.
+// Batches of tasks that were sent to a provider together, at half the price.
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
@@ -24,8 +24,8 @@ export default {
       { title: "Expires", class: "end", cell: (each) => (each.status === "ended" ? "–" : when(each.expires_at)) },
       { title: "Cost", class: "end", cell: (each) => money(each.cost_usd) },
     ];
-    const none = empty(query().status ? "No batch is in this state." : "No batch was made yet.", "Tasks with urgency: batch are gathered where maintenance has the provider's API key.");
-    return [h("h1", {}, "Batches"), panel("Work sent to a provider together", { actions: filter() }, table("Batches", columns, batches, { none, each: (each) => ({ key: each.id, href: `/batches/${each.id}` }) }))];
+    const none = empty(query().status ? "No batch is in this state." : "There are no batches yet.", "Maintenance gathers tasks with urgency: batch if it has the provider's API key.");
+    return [h("h1", {}, "Batches"), panel("Tasks sent to a provider together", { actions: filter() }, table("Batches", columns, batches, { none, each: (each) => ({ key: each.id, href: `/batches/${each.id}` }) }))];
   },
 };
 

@@ -1,4 +1,4 @@
-// Many tasks at once: those that were ticked, or all that match the filters. What is to be done is counted, then asked.
+// Bulk actions on the selected tasks, or on all that match the filters. Counts the tasks first, then asks to confirm.
 
 import { change, post } from "../api.js";
 import { h } from "../dom.js";
@@ -10,12 +10,12 @@ const HELD = ["claimed", "running", "validating"];
 const SETTLED = ["failed", "dead_lettered"];
 const ACTIONS = {
   cancel: { name: "Cancel", done: "cancelled", tone: "danger", states: [...OPEN, ...HELD, ...SETTLED], text: "Agents that hold them are asked to stop, and dependents are cancelled.", field: { name: "reason", label: "Reason" } },
-  retry: { name: "Retry", done: "to be tried again", tone: "primary", states: SETTLED, text: "Dead letters and failed tasks get fresh attempts.", field: { name: "reason", label: "Note (kept with the decision)" } },
+  retry: { name: "Retry", done: "retried", tone: "primary", states: SETTLED, text: "Dead letters and failed tasks get new attempts.", field: { name: "reason", label: "Note (kept with the decision)" } },
   set_priority: { name: "Set priority", asked: "Set the priority of", yes: "Change", done: "changed", tone: "primary", states: OPEN, text: "0 is the most urgent, 100 the least.", field: { name: "priority", label: "Priority", type: "number", min: 0, max: 100, required: true } },
   purge: { name: "Purge", done: "purged", tone: "danger", states: OPEN, text: "They are cancelled or deleted, as the setting purge.mode says.", field: null },
 };
 
-// What is ticked on a page; other filters begin with nothing.
+// The selection of a page; other filters start with an empty one.
 export function chosenOf(local) {
   if (local.chosenFor !== location.search) Object.assign(local, { chosenFor: location.search, chosen: new Set(), all: false });
   return local.chosen;
@@ -42,7 +42,7 @@ export function boxOfAll(tasks, ctx) {
   return h("input", { type: "checkbox", checked: ctx.local.all || full, onchange: toggle, "aria-label": "Select all on this page" });
 }
 
-// The bar above the list: how many are meant, and what can be done with them.
+// The bar above the list: the number of selected tasks, and their actions.
 export function bar(tasks, where, more, ctx) {
   const chosen = chosenOf(ctx.local);
   if (!chosen.size && !ctx.local.all) return null;
@@ -64,9 +64,9 @@ export function bar(tasks, where, more, ctx) {
   return h(
     "div",
     { class: "bulk", role: "toolbar", "aria-label": "Selected tasks", "data-key": "bulk" },
-    h("b", {}, ctx.local.all ? "All that match" : `${picked.length} selected`),
+    h("b", {}, ctx.local.all ? "All matching tasks" : `${picked.length} selected`),
     !ctx.local.all && picked.length < tasks.length ? button("Select this page", page, { tone: "quiet" }) : null,
-    !ctx.local.all && filtered && more && picked.length === tasks.length ? button("Select all that match", all, { tone: "quiet" }) : null,
+    !ctx.local.all && filtered && more && picked.length === tasks.length ? button("Select all matching tasks", all, { tone: "quiet" }) : null,
     Object.entries(ACTIONS).map(([action, each]) => (action === "purge" && !ctx.local.all ? null : button(each.name, () => (ctx.local.all ? everything(action, where, ctx) : these(action, picked, ctx)), { tone: each.tone === "danger" ? "danger" : "" }))),
     button("Clear selection", none, { tone: "quiet" }),
   );
@@ -77,10 +77,10 @@ function confirm(action, number, more = "") {
   return ask(`${asked} ${plural(number, "task")}?`, { text: `${text}${more}`, fields: field ? [field] : [], yes: `${yes} ${plural(number, "task")}`, tone });
 }
 
-// Those that were ticked, one after the other.
+// Change the selected tasks one after the other.
 async function these(action, picked, ctx) {
   const fit = picked.filter((task) => ACTIONS[action].states.includes(task.status));
-  if (!fit.length) return toast(`None of them can be ${ACTIONS[action].done}: ${action === "retry" ? "only dead letters and failed tasks can" : "they have ended or are held"}.`, "bad");
+  if (!fit.length) return toast(`None of them can be ${ACTIONS[action].done}: ${action === "retry" ? "only dead letters and failed tasks can" : "they have ended or are claimed"}.`, "bad");
   const left = picked.length - fit.length;
   const filled = await confirm(action, fit.length, left ? ` ${plural(left, "other")} cannot, and stay as they are.` : "");
   if (!filled) return;
@@ -98,7 +98,7 @@ async function these(action, picked, ctx) {
   toast([`${done} ${ACTIONS[action].done}`, refused ? `, ${fit.length - done} skipped: ${refused.message}` : "."], refused ? "bad" : "good");
 }
 
-// With nothing selected, and the tasks as they are now: who then selects again selects what is shown.
+// Reload with an empty selection, so that a new selection is made from the current tasks.
 async function afresh(ctx) {
   chosenOf(ctx.local).clear();
   Object.assign(ctx.local, { all: false, progress: null });
@@ -112,19 +112,19 @@ function one(action, task, filled) {
   return change(path, { priority: Number(filled.priority) });
 }
 
-// All that match: counted first, then page by page.
+// Change all matching tasks: count them first, then go page by page.
 async function everything(action, where, ctx) {
   let outcome;
   try {
     if (where.status) {
       const fit = where.status.split(",").filter((state) => ACTIONS[action].states.includes(state));
-      if (!fit.length) return toast(`No task that matches can be ${ACTIONS[action].done}.`, "bad");
+      if (!fit.length) return toast(`No matching task can be ${ACTIONS[action].done}.`, "bad");
       where = { ...where, status: fit };
     }
     const known = action === "set_priority" ? { priority: 50 } : {};
     const counted = await post("/api/bulk", { action, where, dry_run: true, ...known });
     const total = Object.values(counted.counts).reduce((sum, each) => sum + each, 0);
-    if (!total) return toast(`No task that matches can be ${ACTIONS[action].done}.`, "bad");
+    if (!total) return toast(`No matching task can be ${ACTIONS[action].done}.`, "bad");
     const filled = await confirm(action, total);
     if (!filled) return;
     const body = { action, where, as_of: counted.as_of };

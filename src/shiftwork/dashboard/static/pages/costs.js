@@ -1,4 +1,4 @@
-// What was spent: by day as a chart, and by model, agent and type.
+// Costs by day as a chart, and by model, agent and type.
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
@@ -22,7 +22,7 @@ export default {
     const note = `${money(days.total_usd)} in ${DAYS} days, ${money(days.daily_spend_usd)} today (UTC)`;
     return [
       h("h1", {}, "Costs"),
-      panel("By day", { note, wide: true }, days.total_usd ? chart(since, days.costs) : empty("Nothing was spent.", "Agents report cost_usd, or tokens and their model.")),
+      panel("By day", { note, wide: true }, days.total_usd ? chart(since, days.costs) : empty("Nothing was spent.", "Costs come from cost_usd, or from tokens and model, as reported by agents.")),
       h("div", { class: "columns even" }, groups.map((found, place) => h("div", {}, panel(`By ${GROUPS[place]}`, {}, group(GROUPS[place], found.costs))))),
     ];
   },
@@ -48,7 +48,7 @@ function chart(since, costs) {
 
 function group(by, costs) {
   const columns = [
-    { title: by.charAt(0).toUpperCase() + by.slice(1), cell: (each) => h("b", { class: "cut", title: each.value }, each.value ?? "not named") },
+    { title: by.charAt(0).toUpperCase() + by.slice(1), cell: (each) => h("b", { class: "cut", title: each.value }, each.value ?? "none") },
     { title: "Cost", class: "end", cell: (each) => money(each.cost_usd) },
     { title: "Attempts", class: "end", cell: (each) => count(each.attempts) },
     { title: "Tokens", class: "end", cell: (each) => count(each.tokens_in + each.tokens_out) },

@@ -1,4 +1,4 @@
-// A DAG as a picture that moves with the work.
+// A DAG as a graph that follows its progress.
 
 import { get, post } from "../api.js";
 import { h } from "../dom.js";
@@ -16,7 +16,7 @@ export default {
   async load({ id }) {
     const path = `/api/dags/${encodeURIComponent(id)}`;
     const [dag, page] = await Promise.all([get(path), get("/api/tasks", { dag: id, limit: MOST })]);
-    // Edges name the first task of a lineage; the last one, retried or rerun, stands in its place.
+    // Edges name the first task of a lineage; show the latest retry or rerun in its place.
     const newest = new Map(page.tasks.map((task) => [task.root_task_id, task]));
     return { title: dag.title ?? "DAG", dag, tasks: [...newest.values()], cut: page.next !== null };
   },
@@ -29,8 +29,8 @@ export default {
       h("p", { class: "crumbs" }, link("/dags", "DAGs"), " / ", h("code", {}, dag.id)),
       h("div", { class: "heading" }, h("h1", {}, dag.title ?? "untitled"), chip(dag.status), h("div", { class: "actions" }, actions(dag, ctx))),
       h("p", { class: "with-meter big" }, meter(dag.done, dag.total, "Done"), ` ${dag.done} of ${dag.total} done (${percent(dag.done, dag.total)} %)`),
-      panel("Picture", { note: data.cut ? `the first ${MOST} tasks` : "thick: what the end waits for", actions: zooming(ctx, tasks) }, picture(tasks, ctx), legend(tasks)),
-      h("div", { class: "columns" }, h("div", {}, chosen ? selection(chosen, tasks) : panel("Task", {}, empty("Choose a task in the picture."))), h("div", {}, about(dag))),
+      panel("Graph", { note: data.cut ? `the first ${MOST} tasks` : "thick: the critical path", actions: zooming(ctx, tasks) }, picture(tasks, ctx), legend(tasks)),
+      h("div", { class: "columns" }, h("div", {}, chosen ? selection(chosen, tasks) : panel("Task", {}, empty("Choose a task in the graph."))), h("div", {}, about(dag))),
     ];
   },
 };
@@ -38,13 +38,13 @@ export default {
 function actions(dag, ctx) {
   if (dag.status !== "running" && dag.status !== "open") return [];
   const cancel = async () => {
-    const filled = await ask("Cancel the whole DAG?", { text: `Every task of it that is not done is cancelled.`, fields: [{ name: "reason", label: "Reason" }], yes: "Cancel the DAG", tone: "danger" });
-    if (filled && (await attempt("It is being cancelled.", () => post(`/api/dags/${dag.id}/cancel`, filled.reason ? { reason: filled.reason } : {})))) await ctx.reload();
+    const filled = await ask("Cancel the whole DAG?", { text: "All its unfinished tasks are cancelled.", fields: [{ name: "reason", label: "Reason" }], yes: "Cancel the DAG", tone: "danger" });
+    if (filled && (await attempt("The DAG is being cancelled.", () => post(`/api/dags/${dag.id}/cancel`, filled.reason ? { reason: filled.reason } : {})))) await ctx.reload();
   };
   return [button("Cancel", cancel, { tone: "danger" })];
 }
 
-const FIT = 40; // tasks that are shown as wide as the page is; more are shown smaller, and scrolled
+const FIT = 40; // up to this many tasks fit the width of the page; more are shown smaller and scroll
 
 function zoomOf(local, tasks) {
   return local.zoom ?? (tasks.length > 150 ? 0 : tasks.length > 60 ? 1 : 2);
@@ -73,7 +73,7 @@ function picture(tasks, { local, redraw }) {
     svg.setAttribute("width", Math.round(svg.getAttribute("width") * zoom));
     svg.setAttribute("height", Math.round(svg.getAttribute("height") * zoom));
   }
-  return h("div", { class: "canvas", tabindex: "0", role: "region", "aria-label": "Picture of the DAG" }, svg);
+  return h("div", { class: "canvas", tabindex: "0", role: "region", "aria-label": "Graph of the DAG" }, svg);
 }
 
 function legend(tasks) {
@@ -97,7 +97,7 @@ function selection(task, tasks) {
       ["Started", task.started_at && when(task.started_at)],
       ["Finished", task.finished_at && when(task.finished_at)],
       ["Last error", task.last_error],
-      ["Needs from elsewhere", outside.length ? outside.map((id) => [taskLink(id), " "]) : null],
+      ["Depends on other DAGs", outside.length ? outside.map((id) => [taskLink(id), " "]) : null],
       ["Continued without", task.failed_dependencies.length ? task.failed_dependencies.map((each) => h("div", {}, taskLink(each.task_id), h("small", {}, ` ${each.reason ?? each.status}${each.error ? `: ${each.error}` : ""}`))) : null],
     ]),
   );
@@ -108,7 +108,7 @@ function about(dag) {
     "About",
     {},
     facts([
-      ["By", dag.created_by],
+      ["Created by", dag.created_by],
       ["Created", when(dag.created_at)],
       ["Finished", dag.finished_at && when(dag.finished_at)],
       ["Spent", `${money(dag.spent_usd)}${dag.budget_ceiling_usd === null ? "" : ` of ${money(dag.budget_ceiling_usd)}`}`],

@@ -1,4 +1,4 @@
-// Dead letters, grouped by how they failed: look at one, decide for one or for all that failed alike.
+// Dead letters, grouped by failure: inspect one, and decide for one or for a whole group.
 
 import { get, post } from "../api.js";
 import { h } from "../dom.js";
@@ -6,11 +6,11 @@ import { ask, attempt, badge, button, empty, json, taskLink, toast } from "../pa
 import { plural, when } from "../words.js";
 
 export const DECISIONS = [
-  ["retry", "Retry", "It gets fresh attempts."],
+  ["retry", "Retry", "It gets new attempts."],
   ["modify_and_retry", "Change and retry", "Its payload is changed first."],
-  ["abandon", "Abandon", "It stays here, reviewed, and is not tried again."],
-  ["cancel", "Cancel", "It and all that depends on it is cancelled."],
-  ["escalate", "Escalate", "Someone else should look."],
+  ["abandon", "Abandon", "It stays here as reviewed and is not retried."],
+  ["cancel", "Cancel", "It is cancelled, with everything that depends on it."],
+  ["escalate", "Escalate", "Someone else should review it."],
 ];
 
 export default {
@@ -23,7 +23,7 @@ export default {
   },
 
   view({ groups, letters }, ctx) {
-    const none = empty("No dead letters.", "Work that cannot go on by itself waits here for a decision.");
+    const none = empty("No dead letters.", "Tasks that need a decision after their failures appear here.");
     return [h("h1", {}, "Dead letters"), groups.length ? groups.map((group) => section(group, letters, ctx)) : none];
   },
 };
@@ -55,7 +55,7 @@ function item(letter, ctx) {
   );
 }
 
-// One decision about one dead letter, after a question.
+// Ask for confirmation, then decide for one dead letter.
 export async function decide(letter, decision, name, hint, ctx) {
   const fields = [{ name: "note", label: "Note (kept with the decision)" }];
   if (decision === "modify_and_retry") fields.unshift({ name: "payload", label: "Payload", long: true, value: JSON.stringify(letter.payload, null, 2), required: true });

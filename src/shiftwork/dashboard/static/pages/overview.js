@@ -1,4 +1,4 @@
-// How the queue stands, in one look: what waits, what runs, what it costs, and what needs a person.
+// The state of the queue at a glance: what waits, what runs, what it costs, and what needs a person.
 
 import { get, tryGet, waitingForPeople } from "../api.js";
 import { h } from "../dom.js";
@@ -8,8 +8,8 @@ import { count, label, money, now, percent, plural, sentence, shortId, span, whe
 const TIERS = ["critical", "high", "normal", "low", "background"];
 const HELD = ["running", "claimed", "validating"];
 const FEED = 12;
-const SHOWN = 60; // points of the throughput's line
-const QUIET = new Set(["in_line", "capacity", "dependency", "retry", "time", "scheduled", "serial"]); // pass by themselves
+const SHOWN = 60; // points of the throughput chart
+const QUIET = new Set(["in_line", "capacity", "dependency", "retry", "time", "scheduled", "serial"]); // resolve themselves
 
 export default {
   title: "Overview",
@@ -31,7 +31,7 @@ export default {
     return { status, agents: agents.agents, running: running.tasks, day: budgets.budgets[0], costs, alerts: alerts.alerts, metrics, history, asked, causes: blocked?.causes ?? [] };
   },
 
-  // Events arrive as they happen; nothing is polled.
+  // Add live events to the feed without a request.
   events(events, local) {
     local.feed = [...events.filter(worthTelling).reverse(), ...(local.feed ?? [])].slice(0, FEED);
   },
@@ -49,7 +49,7 @@ function worthTelling(event) {
   return event.verb !== "heartbeat" && event.verb !== "progress";
 }
 
-// The last things that happened before someone looked.
+// The most recent events before the page was opened.
 async function lately() {
   const { next } = await get("/api/events", { after: "now", limit: 1 });
   const { events } = await get("/api/events", { after: Math.max(0, next - 5 * FEED), limit: 5 * FEED });
@@ -68,8 +68,8 @@ function tiles({ status, agents, day, costs, metrics, history }) {
     tile("Running", count(running), h("p", {}, `${plural(status.slots.free, "free slot")} of ${status.slots.total}`), meter(status.slots.total - status.slots.free, status.slots.total, "Slots in use")),
     tile("Completed per minute", status.completed_per_minute.toFixed(1), sparkline(throughput(history), "Completed tasks over time"), h("p", {}, `${count(status.completions)} in all`)),
     tile("Wait for an agent", waitOf(quantile(metrics, "p50") || average(status)), waits(metrics)),
-    tile("Agents", count(agents.filter((agent) => agent.status === "active").length), h("p", {}, `${agents.filter((agent) => agent.current_tasks).length} busy, ${agents.filter((agent) => agent.status === "failed").length} not heard of`), meter(agents.filter((agent) => agent.current_tasks).length, agents.length, "Agents at work")),
-    tile("Spent today", money(spent), day?.ceiling_usd ? [h("p", {}, `of ${money(day.ceiling_usd)}, ${money(day.granted_usd)} set aside`), meter(spent, day.ceiling_usd, "Of today's budget", percent(spent, day.ceiling_usd) > 80 ? "warm" : "")] : h("p", {}, "no limit is set")),
+    tile("Agents", count(agents.filter((agent) => agent.status === "active").length), h("p", {}, `${agents.filter((agent) => agent.current_tasks).length} busy, ${agents.filter((agent) => agent.status === "failed").length} silent`), meter(agents.filter((agent) => agent.current_tasks).length, agents.length, "Busy agents")),
+    tile("Spent today", money(spent), day?.ceiling_usd ? [h("p", {}, `of ${money(day.ceiling_usd)}, ${money(day.granted_usd)} granted`), meter(spent, day.ceiling_usd, "Of today's budget", percent(spent, day.ceiling_usd) > 80 ? "warm" : "")] : h("p", {}, "no limit")),
   );
 }
 
@@ -120,11 +120,11 @@ function runningNow({ running, causes }) {
     { title: "Progress", class: "slim", cell: (task) => (task.progress?.pct === undefined ? "–" : meter(task.progress.pct, 100, "Done")) },
     { title: "Since", class: "end", cell: (task) => span(now() - (task.started_at ?? task.claimed_at)) },
   ];
-  const none = empty(causes.length ? "Work waits, but nothing runs." : "Nothing runs.", causes.length ? null : "No task is ready.");
+  const none = empty(causes.length ? "Work waits, but nothing is running." : "Nothing is running.", causes.length ? null : "No task is ready.");
   return panel("Running now", { actions: link(`/tasks?status=${HELD.join(",")}`, "All") }, table("Running tasks", columns, running, { none, each: (task) => ({ key: task.id, href: `/tasks/${task.id}` }) }));
 }
 
-// What the queue itself says of all that waits, those causes first that keep most tasks.
+// The queue's explanation of all waiting tasks, the most frequent causes first.
 function waiting({ causes }) {
   if (!causes.length) return null;
   const items = causes.map((cause) => h("li", { class: QUIET.has(cause.kind) ? "" : "warm", "data-key": `cause-${cause.kind}-${cause.what}` }, h("span", {}, h("b", {}, plural(cause.tasks, "task")), `: ${cause.what}. `, h("small", {}, `${sentence(cause.lifts)}. `, typesOf(cause))), cause.until ? when(cause.until) : null));
@@ -143,7 +143,7 @@ function failures({ status }) {
     { title: "Agent", cell: (failure) => failure.agent_id ?? "–" },
     { title: "When", class: "end", cell: (failure) => when(failure.at) },
   ];
-  return panel("Recent failures", {}, table("Recent failures", columns, status.recent_failures.slice(0, 6), { none: empty("No attempt failed lately."), each: (failure) => ({ key: `${failure.task_id}${failure.at}`, href: `/tasks/${failure.task_id}` }) }));
+  return panel("Recent failures", {}, table("Recent failures", columns, status.recent_failures.slice(0, 6), { none: empty("No recent failures."), each: (failure) => ({ key: `${failure.task_id}${failure.at}`, href: `/tasks/${failure.task_id}` }) }));
 }
 
 function attention({ status, alerts, asked }) {
@@ -159,7 +159,7 @@ function attention({ status, alerts, asked }) {
     ...asks.map(([path, what, more, tone]) => h("li", { class: tone }, link(path, h("b", {}, what), more))),
     ...newest.map(({ alert, more }) => h("li", { class: alert.severity === "critical" ? "bad" : "warm", "data-key": `alert-${alert.kind}` }, h("span", {}, alert.task_id ? taskLink(alert.task_id, alert.message.replace(alert.task_id, shortId(alert.task_id))) : alert.message, more ? h("small", {}, ` and ${count(more)} more`) : null), when(alert.at))),
   ];
-  return panel("Needs attention", { actions: link("/alerts", "All alerts") }, items.length ? h("ul", { class: "feed" }, items) : empty("All is well."));
+  return panel("Needs attention", { actions: link("/alerts", "All alerts") }, items.length ? h("ul", { class: "feed" }, items) : empty("Nothing needs attention."));
 }
 
 // The newest of each kind, and how many more there are of it.
@@ -173,5 +173,5 @@ function activity(feed) {
   const items = feed.map((event) =>
     h("li", { "data-key": `event-${event.seq}` }, event.path.length ? chip(event.path.at(-1)) : h("span", { class: "chip" }, label(event.verb)), h("span", {}, event.task_id ? taskLink(event.task_id, event.type ?? undefined) : (event.data?.agent ?? ""), h("small", {}, ` ${event.actor}`)), when(event.at)),
   );
-  return panel("Activity", { note: "as it happens" }, items.length ? h("ul", { class: "feed" }, items) : empty("Quiet.", "What happens from now on appears here."));
+  return panel("Activity", { note: "live" }, items.length ? h("ul", { class: "feed" }, items) : empty("No events yet.", "New events appear here."));
 }

@@ -1,4 +1,4 @@
-// One task: why it waits or what became of it, its attempts in time, and what can be done.
+// One task: why it waits or how it ended, its attempts on a time axis, and its actions.
 
 import { change, get, post, save, tryGet } from "../api.js";
 import { h } from "../dom.js";
@@ -11,10 +11,10 @@ const SHOWN_LINES = 300;
 const LOG_PAGES = 10;
 const SETTLED = new Set(["failed", "dead_lettered"]);
 const HEARD = {
-  waiting: { tone: "pending", title: "It comes with the next heartbeat of an agent." },
-  delivered: { tone: "claimed", title: "An agent has got it and has not said that it read it." },
-  acknowledged: { tone: "completed", title: "An agent has said that it read it." },
-  unread: { tone: "failed", title: "The task ended before an agent said that it read it." },
+  waiting: { tone: "pending", title: "It is delivered with the agent's next heartbeat." },
+  delivered: { tone: "claimed", title: "It was delivered to an agent, which has not acknowledged it." },
+  acknowledged: { tone: "completed", title: "An agent has acknowledged it." },
+  unread: { tone: "failed", title: "The task ended before an agent acknowledged it." },
 };
 const CHANGEABLE = new Set(["ready", "pending", "retrying", "waiting_approval"]);
 
@@ -48,7 +48,7 @@ export default {
   },
 };
 
-// -- what can be done ---------------------------------------------------------------------------------------------
+// -- actions -----------------------------------------------------------------------------------------------------
 
 function againFields(task, steps) {
   const finished = steps.filter((step) => step.status === "done").map((step) => step.name);
@@ -96,7 +96,7 @@ function actions({ task, asked, steps }, ctx) {
         "Cancel",
         async () => {
           const filled = await ask("Cancel this task?", { text: "Its agent is asked to stop, and its dependents are cancelled.", fields: [{ name: "reason", label: "Reason" }], yes: "Cancel the task", tone: "danger" });
-          if (filled) await done("It is being cancelled.", () => post(`${path}/cancel`, filled.reason ? { reason: filled.reason } : {}));
+          if (filled) await done("The task is being cancelled.", () => post(`${path}/cancel`, filled.reason ? { reason: filled.reason } : {}));
         },
         { tone: "danger" },
       ),
@@ -104,8 +104,8 @@ function actions({ task, asked, steps }, ctx) {
   } else {
     found.push(
       button("Run again", async () => {
-        const filled = await ask("Run it again?", { text: "A new task is made from this one; this one stays as it is.", fields: againFields(task, steps), yes: "Run again" });
-        if (filled) await done("It runs again.", () => post(`${path}/rerun`, againOf(filled, task)));
+        const filled = await ask("Run it again?", { text: "Creates a new task from this one. This one stays as it is.", fields: againFields(task, steps), yes: "Run again" });
+        if (filled) await done("A new run was submitted.", () => post(`${path}/rerun`, againOf(filled, task)));
       }),
     );
   }
@@ -117,16 +117,15 @@ function actions({ task, asked, steps }, ctx) {
 function why({ task, explained }) {
   if (task.status === "completed" || task.status === "running") return null;
   const holds = explained.holds.map((hold) => h("li", {}, h("b", {}, sentence(hold.what)), hold.lifts && h("span", {}, ` – ${hold.lifts}`), hold.until && h("span", {}, " ", when(hold.until)), hold.tasks.length ? h("span", {}, " ", hold.tasks.map((id) => [taskLink(id), " "])) : null));
-  const place = explained.position === null || explained.position === undefined ? null : explained.position === 0 ? "It is next in line." : `${count(explained.position)} before it.`;
-  return h("div", { class: "why", "data-key": "why" }, holds.length ? h("ul", {}, holds) : h("p", { class: "strong" }, sentence(explained.summary)), place && task.status === "ready" && !holds.length ? h("p", {}, place) : null, task.last_error && h("p", { class: "error" }, task.last_error));
+  return h("div", { class: "why", "data-key": "why" }, holds.length ? h("ul", {}, holds) : h("p", { class: "strong" }, sentence(explained.summary)), task.last_error && h("p", { class: "error" }, h("b", {}, "Last error: "), task.last_error));
 }
 
-// -- attempts in time ---------------------------------------------------------------------------------------------
+// -- attempts -----------------------------------------------------------------------------------------------------
 
 function timeline({ task, history }) {
   const live = task.claim.claimed_at ? [{ fence: task.fence, agent_id: task.claim.agent_id, claimed_at: task.claim.claimed_at, ended_at: null, outcome: "running", cost_usd: null }] : [];
   const attempts = [...history.attempts, ...live];
-  if (!attempts.length) return panel("Attempts", {}, empty("No one has worked on it yet."));
+  if (!attempts.length) return panel("Attempts", {}, empty("No agent has worked on it yet."));
   const begin = task.created_at;
   const end = Math.max(...attempts.map((each) => each.ended_at ?? now()));
   const whole = Math.max(1, end - begin);
@@ -143,14 +142,14 @@ function timeline({ task, history }) {
       each.error ? h("p", { class: "error" }, each.error) : null,
     );
   });
-  return panel("Attempts", { note: `over ${span(whole)} since it was created` }, h("ol", { class: "timeline" }, rows));
+  return panel("Attempts", { note: `${span(whole)} since its creation` }, h("ol", { class: "timeline" }, rows));
 }
 
 function tone(outcome) {
   return { completed: "completed", failed: "failed", running: "running", released: "pending", reclaimed: "retrying" }[outcome] ?? "pending";
 }
 
-// What people say to its agent, and whether the agent has it; a box for more while there is someone to say it to.
+// Instructions to its agent with their delivery state, and a form for new ones while an agent can still receive them.
 function instructionsOf({ task, instructions }, ctx) {
   const open = !ENDED.has(task.status) || SETTLED.has(task.status);
   if (!open && !instructions.length) return null;
@@ -167,7 +166,7 @@ function instructionsOf({ task, instructions }, ctx) {
     event.preventDefault();
     const form = event.target;
     const text = form.elements.text.value.trim();
-    if (text && (await attempt("It is sent.", () => post(`/api/tasks/${task.id}/instructions`, { text })))) {
+    if (text && (await attempt("The instruction was sent.", () => post(`/api/tasks/${task.id}/instructions`, { text })))) {
       form.reset();
       await ctx.reload();
     }
@@ -175,10 +174,10 @@ function instructionsOf({ task, instructions }, ctx) {
   const box = h(
     "form",
     { class: "tell", "data-key": "tell", onsubmit: send },
-    h("textarea", { name: "text", rows: 2, maxlength: 10000, required: true, "aria-label": "Instruction", placeholder: task.claim.agent_id ? `Say something to ${task.claim.agent_id}` : "Say something to the agent that takes it next" }),
+    h("textarea", { name: "text", rows: 2, maxlength: 10000, required: true, "aria-label": "Instruction", placeholder: task.claim.agent_id ? `Instruction to ${task.claim.agent_id}` : "Instruction to the agent that claims it next" }),
     h("button", { class: "primary" }, "Send"),
   );
-  return panel("Instructions", { note: "its agent gets them with the next heartbeat" }, items.length ? h("ul", { class: "feed" }, items) : null, open ? box : null);
+  return panel("Instructions", { note: "delivered with the agent's next heartbeat" }, items.length ? h("ul", { class: "feed" }, items) : null, open ? box : null);
 }
 
 async function logLines(path) {
@@ -192,7 +191,7 @@ async function logLines(path) {
   return lines;
 }
 
-// What its handler logged and its agent said, oldest first; the newest of a long log.
+// The log lines of its handler and the messages of its agent, oldest first; of a long log, the newest.
 function logOf({ lines }) {
   if (!lines.length) return null;
   const shown = lines.slice(-SHOWN_LINES);
@@ -200,7 +199,7 @@ function logOf({ lines }) {
     shown[place - 1]?.fence === line.fence ? null : h("li", { class: "attempt", "data-key": `log-attempt-${line.fence}` }, `attempt ${line.fence} by ${line.agent_id}`),
     h("li", { class: `level-${line.level}`, "data-key": `log-${line.seq}-${place}` }, h("time", {}, clockTime(line.at)), line.kind === "tool_call" ? h("code", {}, line.text) : h("span", {}, line.text)),
   ]);
-  const note = lines.length > shown.length ? `the last ${count(shown.length)} lines` : "as its agent tells it";
+  const note = lines.length > shown.length ? `the last ${count(shown.length)} lines` : "as reported by its agent";
   return panel("Log", { note }, h("ol", { class: "log", tabindex: 0 }, items));
 }
 
@@ -217,20 +216,20 @@ function stepsOf({ steps }) {
     { title: "Cost", class: "end", cell: (step) => money(step.cost_usd) },
     { title: "Done", class: "end", cell: (step) => when(step.done_at) },
   ];
-  return panel("Steps", { note: "kept, whatever happens to the agent" }, table("Steps", columns, steps, { each: (step) => ({ key: step.name }) }));
+  return panel("Steps", { note: "finished steps survive crashes" }, table("Steps", columns, steps, { each: (step) => ({ key: step.name }) }));
 }
 
 function output({ task }) {
   if (task.result === null || task.result === undefined) return null;
   const { result } = task;
-  return panel("Output", { note: result.status ? label(result.status) : task.status === "validating" ? "waits for its verdict" : "of an attempt that was not accepted" }, result.text && h("p", { class: "prose" }, result.text), result.data !== null && json(result.data), result.error && h("p", { class: "error" }, result.error));
+  return panel("Output", { note: result.status ? label(result.status) : task.status === "validating" ? "awaiting validation" : "of an attempt that was not accepted" }, result.text && h("p", { class: "prose" }, result.text), result.data !== null && json(result.data), result.error && h("p", { class: "error" }, result.error));
 }
 
 function input({ task }) {
   return panel("Input", {}, json(task.payload), task.spec && h("details", {}, h("summary", {}, "Specification"), json(task.spec)));
 }
 
-// -- next to it ----------------------------------------------------------------------------------------------------
+// -- side column ---------------------------------------------------------------------------------------------------
 
 function about({ task }) {
   return panel(
@@ -267,13 +266,13 @@ function family({ task, children }) {
     {},
     facts([
       ["DAG", own ? null : link(`/dags/${task.dag_id}`, h("code", {}, shortId(task.dag_id)))],
-      ["Needs", task.dependencies.length ? task.dependencies.map((id) => [taskLink(id), task.blocked_by.includes(id) ? " (open) " : " "]) : null],
+      ["Depends on", task.dependencies.length ? task.dependencies.map((id) => [taskLink(id), task.blocked_by.includes(id) ? " (open) " : " "]) : null],
       ["Continued without", task.failed_dependencies.length ? task.failed_dependencies.map((each) => h("div", {}, taskLink(each.task_id), " ", chip(each.status), h("small", {}, ` ${each.reason ?? ""}${each.error ? `: ${each.error}` : ""}`))) : null],
       ["Parent", task.parent_id && taskLink(task.parent_id)],
       ["Spawned", children.length ? children.map((child) => h("div", {}, taskLink(child.id, child.title ?? child.type), " ", chip(child.status))) : null],
       ["Retry of", task.retry_of && taskLink(task.retry_of)],
-      ["Runs again", task.rerun_of && taskLink(task.rerun_of)],
-      ["Followed by", task.superseded_by && taskLink(task.superseded_by)],
+      ["Rerun of", task.rerun_of && taskLink(task.rerun_of)],
+      ["Superseded by", task.superseded_by && taskLink(task.superseded_by)],
     ]),
   );
 }

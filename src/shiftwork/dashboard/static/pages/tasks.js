@@ -1,4 +1,4 @@
-// All tasks through filters that live in the address.
+// The list of tasks, with filters that are part of the address.
 
 import { get, post } from "../api.js";
 import { h } from "../dom.js";
@@ -12,7 +12,7 @@ const STATES = ["ready", "pending", "claimed", "running", "validating", "retryin
 const WORDS = ["type", "agent", "tag", "issue", "dag"];
 const PAGE = 50;
 const COUNTED_MS = 5000;
-const ID = /^(?:(?:task_|…|\.\.\.)\w+|[0-9A-HJKMNP-TV-Z]{6,26}|[0-9a-f]{8}-[0-9a-f-]{27})$/; // as ids are printed
+const ID = /^(?:(?:task_|…|\.\.\.)\w+|[0-9A-HJKMNP-TV-Z]{6,26}|[0-9a-f]{8}-[0-9a-f-]{27})$/; // ids as they are printed
 
 export default {
   title: "Tasks",
@@ -44,7 +44,7 @@ function wordsOf(filters) {
   return Object.fromEntries(["search", ...WORDS].filter((name) => filters[name]).map((name) => [name, filters[name]]));
 }
 
-// Counting reads all that match: events come faster than anyone reads the counts.
+// Counting reads all matching tasks, so it is not repeated for every event.
 async function counted(words, local) {
   const key = JSON.stringify(words);
   if (local.counted?.key !== key || Date.now() - local.counted.at > COUNTED_MS) {
@@ -53,13 +53,13 @@ async function counted(words, local) {
   return local.counted.counts;
 }
 
-// What a person wants done; who that is stands in `created_by`.
+// Submit a task in the name of a person, who is recorded in `created_by`.
 async function submit() {
   const fields = [
-    { name: "type", label: "Type", required: true, hint: "which agents take it: code, research, review …" },
+    { name: "type", label: "Type", required: true, hint: "decides which agents take it: code, research, review …" },
     { name: "title", label: "Title", required: true },
-    { name: "prompt", label: "What is to be done", long: true },
-    { name: "priority", label: "Priority", type: "number", min: 0, max: 100, hint: "0 is the most urgent, 100 the least; as everywhere else if empty" },
+    { name: "prompt", label: "Prompt", long: true },
+    { name: "priority", label: "Priority", type: "number", min: 0, max: 100, hint: "0 is the most urgent, 100 the least. Empty: the default." },
     { name: "person", label: "Your name" },
   ];
   const filled = await ask("New task", { fields, yes: "Submit" });
@@ -73,7 +73,7 @@ async function submit() {
     task.payload = await askObject(`Payload of ${filled.type}`, schema, "Submit");
     if (task.payload === null) return;
   }
-  await attempt("It was submitted.", async () => go(to(`/tasks/${(await post("/api/tasks", task)).id}`)));
+  await attempt("The task was submitted.", async () => go(to(`/tasks/${(await post("/api/tasks", task)).id}`)));
 }
 
 function stateFilter(state, total, chosen) {
@@ -106,7 +106,7 @@ function words(filters, types) {
   );
 }
 
-// What may be an id, in any form that the queue takes, opens its task; where there is none, it is a word to search for.
+// Text that may be an id, in any form that the queue accepts, opens its task; if there is none, it is a search term.
 async function openOr(id, filters) {
   try {
     const task = await get(`/api/tasks/${encodeURIComponent(id)}`);
@@ -135,7 +135,7 @@ function list(tasks, filters, ctx) {
 
 function nothing(filters) {
   if (filters.search) return empty(`No task matches “${filters.search}”.`, "Check the spelling, use fewer words, or clear the other filters.");
-  return Object.keys(filters).length ? empty("No task fits these filters.", "Clear some of them.") : empty("There are no tasks yet.", "Submit one: shiftwork submit TYPE");
+  return Object.keys(filters).length ? empty("No task matches these filters.", "Clear some of them.") : empty("There are no tasks yet.", "Submit one: shiftwork submit TYPE");
 }
 
 function pages(filters, next) {

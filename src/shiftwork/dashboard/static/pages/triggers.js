@@ -1,4 +1,4 @@
-// Where work comes from by itself: schedules, hooks, files, events.
+// Triggers, which submit tasks by themselves: schedules, webhooks, files, events.
 
 import { post, tryGet } from "../api.js";
 import { h } from "../dom.js";
@@ -17,7 +17,7 @@ export default {
     const path = (each) => `/api/triggers/${encodeURIComponent(each.name)}`;
     const columns = [
       { title: "Trigger", cell: (each) => h("b", {}, each.name) },
-      { title: "Goes off", cell: (each) => source(each.on) },
+      { title: "Fires on", cell: (each) => source(each.on) },
       { title: "Creates", cell: (each) => (each.dag ? `DAG ${each.dag.title ?? ""}` : each.task?.type) },
       { title: "Next", class: "end", cell: (each) => (each.paused_at ? badge("paused", "warm") : when(each.next_at)) },
       { title: "Last", class: "end", cell: (each) => when(each.last_fired_at) },
@@ -29,13 +29,13 @@ export default {
           h(
             "span",
             { class: "row end" },
-            button("Fire", () => act(`${each.name} went off.`, () => post(`${path(each)}/fire`)), { tone: "quiet" }),
-            each.paused_at ? button("Resume", () => act(`${each.name} goes on.`, () => post(`${path(each)}/resume`)), { tone: "quiet" }) : button("Pause", () => act(`${each.name} rests.`, () => post(`${path(each)}/pause`)), { tone: "quiet" }),
+            button("Fire", () => act(`${each.name} fired.`, () => post(`${path(each)}/fire`)), { tone: "quiet" }),
+            each.paused_at ? button("Resume", () => act(`${each.name} was resumed.`, () => post(`${path(each)}/resume`)), { tone: "quiet" }) : button("Pause", () => act(`${each.name} was paused.`, () => post(`${path(each)}/pause`)), { tone: "quiet" }),
           ),
       },
     ];
-    const none = empty("No trigger is set.", "shiftwork triggers add NAME makes one: a schedule, a webhook, a file, an event.");
-    return [h("h1", {}, "Triggers"), panel("Where work comes from by itself", {}, table("Triggers", columns, triggers, { none, each: (each) => ({ key: each.name }) }))];
+    const none = empty("There are no triggers yet.", "Create one with shiftwork triggers add NAME: a schedule, a webhook, a file or an event.");
+    return [h("h1", {}, "Triggers"), panel("Tasks submitted automatically", {}, table("Triggers", columns, triggers, { none, each: (each) => ({ key: each.name }) }))];
   },
 };
 

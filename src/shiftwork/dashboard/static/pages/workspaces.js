@@ -1,4 +1,4 @@
-// Every workspace of the queue, and the databases they are in.
+// All workspaces of the queue, and their databases.
 
 import { tryGet } from "../api.js";
 import { h } from "../dom.js";
@@ -16,7 +16,7 @@ export default {
   },
 
   view({ workspaces, databases }) {
-    const refused = empty("The list of all workspaces is for the operator of this server.", "Sign in with a token that has the scope server.");
+    const refused = empty("Only the operator of this server can list all workspaces.", "Sign in with a token that has the scope server.");
     const heading = h("h1", {}, "Workspaces");
     if (workspaces === null) return [heading, refused];
     const mapped = databases.some((each) => each.name !== null);
@@ -31,7 +31,7 @@ function ofDatabases(databases) {
     { title: "State", cell: (each) => [badge(label(each.state), TONES[each.state]), each.error ? h("small", {}, ` ${each.error}`) : null] },
     { title: "Workspaces", class: "end", cell: (each) => count(each.workspaces) },
     ...counts(),
-    { title: "Answered in", class: "end", cell: (each) => (each.answered_in_ms === null ? "–" : span(each.answered_in_ms / 1000)) },
+    { title: "Response time", class: "end", cell: (each) => (each.answered_in_ms === null ? "–" : span(each.answered_in_ms / 1000)) },
     { title: "Maintenance", class: "end", cell: late },
   ];
   return panel("Databases", { note: `${well} of ${plural(databases.length, "database")} up`, wide: true }, table("Databases", columns, databases, { each: (each) => ({ key: each.name }) }));
@@ -50,7 +50,7 @@ function ofWorkspaces(workspaces, mapped) {
     ...counts(),
     { title: "Created", class: "end", cell: (each) => when(each.created_at) },
   ];
-  return panel("All workspaces", { note: plural(workspaces.length, "workspace"), wide: true }, table("All workspaces", columns, workspaces, { none: empty("There is no workspace yet."), each: (each) => ({ key: each.name }) }));
+  return panel("All workspaces", { note: plural(workspaces.length, "workspace"), wide: true }, table("All workspaces", columns, workspaces, { none: empty("There are no workspaces yet."), each: (each) => ({ key: each.name }) }));
 }
 
 function place(workspace) {
