@@ -71,7 +71,6 @@ ROOTS = {"__init__", "__main__"}
 
 # Pure modules besides `model/`, each `model.py`, `policy.py` and `*_policy.py`.
 PURE = {
-    "access/scopes.py",
     *(f"engine/{name}.py" for name in ("decide", "fingerprint", "model_choice", "rank", "retry")),
     *(f"observe/{name}.py" for name in ("alert_kinds", "metric_catalogue")),
     *(

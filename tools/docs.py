@@ -185,8 +185,8 @@ def _flags(option: click.Option, context: click.Context | None = None) -> str:
 
 
 def _option_help(option: click.Option) -> str:
-    default = f" [default: {option.default}]" if option.show_default and not option.is_flag else ""
-    return f"{option.help}{default}" + (" Required." if option.required else "")
+    default = f"[default: {option.default}]" if option.show_default and not option.is_flag else None
+    return " ".join(part for part in (option.help, default, "Required." if option.required else None) if part)
 
 
 PAGES: dict[str, Callable[[], str]] = {

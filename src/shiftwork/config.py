@@ -95,19 +95,19 @@ def _read_token(file: Chosen | None) -> Chosen | None:
     return Chosen(secret, f"{file.value} ({file.source})")
 
 
-def nearest(folder: Path | None = None) -> Path | None:
-    """Find the `shiftwork.toml` in this folder or the nearest one above it."""
+def nearest() -> Path | None:
+    """Find the `shiftwork.toml` in the current folder or the nearest one above it."""
     try:
-        here = folder or Path.cwd()
+        here = Path.cwd()
     except FileNotFoundError:  # the current folder was removed; the caller may still name a queue
         return None
     found = (each / FILE for each in (here, *here.parents))
     return next((path for path in found if os.path.isfile(path)), None)  # noqa: PTH113  # a folder may be unreadable
 
 
-def found_file(folder: Path | None = None) -> ConfigFile | None:
-    """Read the nearest file, from this folder upward."""
-    path = nearest(folder)
+def found_file() -> ConfigFile | None:
+    """Read the nearest file, from the current folder upward."""
+    path = nearest()
     if path is None:
         return None
     try:

@@ -1,5 +1,6 @@
 """Every command calls its verb and prints text for people and JSON for programs."""
 
+import inspect
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -316,6 +317,19 @@ def test_an_operation_without_a_default_command_has_another() -> None:
             path, _, option = line.partition(" --")
             options = {name for parameter in commands[path].params for name in parameter.opts}
             assert not option or f"--{option}" in options, line
+
+
+def test_printers_are_those_of_operations_and_their_parameters() -> None:
+    groups = [each for _, each in below(main) if isinstance(each, Group) and each.printers]
+    assert len(groups) > 10
+    for group in groups:
+        commands = commands_of(group.namespace or "", group.printers)
+        for name, printer in group.printers.items():
+            parameters = {parameter.name for parameter in commands[name].params}
+            assert {each.name for each in getattr(printer, "__click_params__", [])} <= parameters, (
+                f"{group.name} {name}"
+            )
+            assert {*list(inspect.signature(printer).parameters)[1:]} <= parameters | {"now"}, f"{group.name} {name}"
 
 
 def test_every_numeric_option_has_a_checked_type() -> None:

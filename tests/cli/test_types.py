@@ -19,7 +19,7 @@ def test_schema_is_read_from_a_file_shown_and_enforced(terminal: Terminal, tmp_p
     assert '"text" is a required property' in done.err
     assert "task.payload" in done.err
     terminal.text("submit", "summarise", "--payload", "text=a", "--payload", "words:=3")
-    assert terminal.json("types", "remove", "summarise") == {"removed": True}
+    assert terminal.json("types", "remove", "summarise") == {"name": "summarise", "removed": True}
     terminal.text("submit", "summarise")
 
 

@@ -13,7 +13,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.access import authenticator
 from shiftwork.access.authenticator import is_local
-from shiftwork.access.scopes import MEANING
+from shiftwork.access.model import MEANING
 from shiftwork.agents.api import Agents
 from shiftwork.model.errors import InputError
 from shiftwork.operation.declare import operation_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shiftwork.access.scopes import MEANING, SCOPES, allows
+from shiftwork.access.model import MEANING, SCOPES, allows
 
 OPENS = {
     "read": {"read"},

@@ -12,8 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from shiftwork.access.model import TokenInfo
-from shiftwork.access.scopes import SCOPES, allows
+from shiftwork.access.model import SCOPES, TokenInfo, allows
 from shiftwork.engine.engine import StillAllowed
 from shiftwork.model.errors import Forbidden, NotFound, Unauthorized
 

@@ -11,14 +11,13 @@ import msgspec
 
 from shiftwork.access.api import Tokens
 from shiftwork.access.authenticator import id_in, make_secret
-from shiftwork.access.model import NewToken, TokenInfo
-from shiftwork.access.scopes import SCOPES
+from shiftwork.access.model import SCOPES, NewToken, TokenInfo
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model.errors import ConflictError, InputError, NotFound
 from shiftwork.model.times import Time, epoch
 from shiftwork.operation.local import Call, implements, reading, transaction
-from shiftwork.store.store import Row, Tx
+from shiftwork.store.store import Row, Tx, record
 
 
 def digest(secret: str) -> str:
@@ -123,14 +122,10 @@ async def _find(tx: Tx, token_id: str, secret: str) -> TokenInfo | None:
 
 def _info(row: Row, now: float) -> TokenInfo:
     expired = row["expires_at"] is not None and row["expires_at"] <= now
-    return TokenInfo(
-        id=row["id"],
-        name=row["name"],
+    return record(
+        TokenInfo,
+        row,
         workspace_id=row["workspace"],
         scopes=msgspec.json.decode(row["scopes"]),
         status="revoked" if row["revoked_at"] is not None else "expired" if expired else "active",
-        created_at=row["created_at"],
-        created_by=row["created_by"],
-        expires_at=row["expires_at"],
-        revoked_at=row["revoked_at"],
     )

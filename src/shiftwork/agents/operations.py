@@ -23,7 +23,7 @@ from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.states import SLOT_STATES, State
 from shiftwork.model.task import dollars, micros
 from shiftwork.operation.local import Call, implements, reading, transaction
-from shiftwork.store.store import Row, Tx
+from shiftwork.store.store import Row, Tx, record
 
 BATCH = 500
 
@@ -91,29 +91,20 @@ async def _read_agent(tx: Tx, engine: Engine, workspace: str, agent_id: str) -> 
 
 def _agent(row: Row, interval: float) -> Agent:
     budget = row["budget"]
-    return Agent(
-        id=row["id"],
+    return record(
+        Agent,
+        row,
         workspace_id=row["workspace"],
-        type=row["type"],
         types=None if row["types"] is None else msgspec.json.decode(row["types"]),
         capabilities=msgspec.json.decode(row["capabilities"]),
         models_available=msgspec.json.decode(row["models"]),
-        provider=row["provider"],
-        account=row["account"],
         accounts=[name for name in choice.accounts_of(row) if name is not None],
-        max_concurrent_tasks=row["max_concurrent_tasks"],
         current_tasks=int(row["current_tasks"]),
-        status=row["status"],
         idle=row["current_tasks"] == 0,
         budget_remaining_usd=None if budget is None else dollars(budget - row["spent"] - row["granted"]),
         spent_usd=dollars(row["spent"]),
         granted_usd=dollars(row["granted"]),
-        poll_interval_sec=row["poll_interval_sec"],
-        claim_ttl_sec=row["claim_ttl_sec"],
         heartbeat_interval_sec=interval,
-        isolation_group=row["isolation_group"],
-        registered_at=row["registered_at"],
-        last_heartbeat=row["last_heartbeat"],
     )
 
 

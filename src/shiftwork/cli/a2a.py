@@ -14,7 +14,7 @@ import click
 from shiftwork import logs
 from shiftwork.cli import params
 from shiftwork.cli.mcp import listen_place
-from shiftwork.cli.shell import Answer, Command, Shell, current, filled
+from shiftwork.cli.shell import Command, Shell, current, filled
 from shiftwork.model.errors import InputError
 
 
@@ -51,7 +51,7 @@ from shiftwork.model.errors import InputError
     help="The longest time that a call waits for the work to end.",
 )
 @click.option("--private-push", is_flag=True, help="Allow push notifications to addresses that are not public.")
-def a2a(*, card_file: Path, place: tuple[str, int], **given: Any) -> Answer:
+def a2a(*, card_file: Path, place: tuple[str, int], **given: Any) -> None:
     """Serve clients that speak A2A, over JSON-RPC and REST, until stopped. Agents claim the tasks as usual."""
     shell = current()
     try:
@@ -72,7 +72,6 @@ def a2a(*, card_file: Path, place: tuple[str, int], **given: Any) -> Answer:
             await a2a_server.serve(queue, written, options, lambda url: _announce(shell, url))
 
     asyncio.run(run())
-    return None
 
 
 def _announce(shell: Shell, url: str) -> None:

@@ -9,7 +9,7 @@ import click
 
 from shiftwork.cli import params, printing
 from shiftwork.cli.groups import listing
-from shiftwork.cli.shell import Answer, Shell, with_queue
+from shiftwork.cli.shell import Shell, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.accounts.model import Account, Window
@@ -36,19 +36,11 @@ def accounts() -> None:
     """Show accounts at providers and their windows, and set, remove and renew them. Without a subcommand: the list."""
 
 
-@accounts.command("list")
-@with_queue()
-async def list_accounts(shell: Shell, queue: AnyQueue) -> Answer:
+@accounts.shows("list")
+def _table(found: list[Account], now: float) -> None:
     """List the accounts, and how far each of their windows is used."""
-    found = await queue.accounts.list()
-    _show(shell, found, queue.now())
-    return None
-
-
-def _show(shell: Shell, found: list[Account], now: float) -> None:
     columns = ["provider", "account", "state", "running", "window", "used", "resets"]
-    rows = [row for each in found for row in _rows(each, now)]
-    shell.answer(found, lambda: printing.table(columns, rows, "no accounts"))
+    printing.table(columns, [row for each in found for row in _rows(each, now)], "no accounts")
 
 
 def _rows(account: Account, now: float) -> list[tuple[object, ...]]:
@@ -80,36 +72,22 @@ def _columns(window: Window, now: float) -> tuple[object, ...]:
 @with_queue(create=True)
 async def set_account(
     shell: Shell, queue: AnyQueue, *, provider: str, account: str, windows: tuple[dict[str, Any], ...]
-) -> Answer:
+) -> None:
     """Set the windows of an account whose sizes you know. Windows that its provider reports need not be set."""
-    _show(shell, [await queue.accounts.set(provider, account, windows=windows)], queue.now())
-    return None
+    found = [await queue.accounts.set(provider, account, windows=windows)]
+    shell.answer(found, lambda: _table(found, queue.now()))
 
 
-@accounts.command()
-@click.argument("provider")
-@click.argument("account")
-@with_queue()
-async def remove(shell: Shell, queue: AnyQueue, *, provider: str, account: str) -> Answer:
+@accounts.shows("remove")
+def _removed(removed: bool, provider: str, account: str) -> None:  # noqa: FBT001  # the answer
     """Remove the windows of an account."""
-    removed = await queue.accounts.remove(provider, account)
-    text = "windows removed" if removed else "had no windows"
-    named = {"provider": provider, "account": account, "removed": removed}
-    shell.answer(named, lambda: click.echo(f"{printing.clean(provider)} {printing.clean(account)}: {text}"))
-    return None
+    printing.echo(f"{provider} {account}: {'windows removed' if removed else 'had no windows'}")
 
 
-@accounts.command()
-@click.argument("provider")
-@click.argument("account")
-@with_queue()
-async def renew(shell: Shell, queue: AnyQueue, *, provider: str, account: str) -> Answer:
+@accounts.shows("renew")
+def _renewed(renewed: bool, provider: str, account: str) -> None:  # noqa: FBT001  # the answer
     """Use an account again after renewing credentials that were refused."""
-    renewed = await queue.accounts.renew(provider, account)
-    text = "is in use again" if renewed else "was not held back"
-    named = {"provider": provider, "account": account, "renewed": renewed}
-    shell.answer(named, lambda: click.echo(f"{printing.clean(provider)} {printing.clean(account)} {text}"))
-    return None
+    printing.echo(f"{provider} {account} {'is in use again' if renewed else 'was not held back'}")
 
 
 @accounts.command()
@@ -117,8 +95,7 @@ async def renew(shell: Shell, queue: AnyQueue, *, provider: str, account: str) -
 @click.option("--headers", type=params.json_value, metavar="JSON", help="The headers of a provider's answer.")
 @click.option("--windows", type=params.json_value, metavar="JSON", default=[], help="Windows and how far each is used.")
 @with_queue()
-async def report(shell: Shell, queue: AnyQueue, *, claim: str, headers: Any, windows: Any) -> Answer:
+async def report(shell: Shell, queue: AnyQueue, *, claim: str, headers: Any, windows: Any) -> None:
     """Report how far the windows of a claim's account are used. TOKEN is the claim's."""
     done = await queue.accounts.report(claim, headers=headers, windows=windows)
     shell.answer(done, lambda: click.echo("reported"))
-    return None

@@ -8,7 +8,7 @@ import click
 
 from shiftwork.cli import params, printing
 from shiftwork.cli.groups import listing
-from shiftwork.cli.shell import Answer, Shell, with_queue
+from shiftwork.cli.shell import Shell, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.agents.model import Agent, AgentStatus
@@ -23,15 +23,11 @@ def agents() -> None:
     """Show, stop, start and fund agents. Without a subcommand: the list."""
 
 
-@agents.command("list")
-@with_queue()
-async def list_(shell: Shell, queue: AnyQueue) -> Answer:
+@agents.shows("list")
+def _table(found: list[Agent], now: float) -> None:
     """List the agents with their claims, abilities and budgets."""
-    found = await queue.agents.list()
-    now = queue.now()
     columns = ["agent", "status", "holds", "types", "capabilities", "models", "left", "spent", "seen"]
-    shell.answer(found, lambda: printing.table(columns, [_row(agent, now) for agent in found], "no agents"))
-    return None
+    printing.table(columns, [_row(agent, now) for agent in found], "no agents")
 
 
 def _row(agent: Agent, now: float) -> tuple[object, ...]:
@@ -51,10 +47,9 @@ def _row(agent: Agent, now: float) -> tuple[object, ...]:
 
 def _status_command(name: str, status: AgentStatus, text: str) -> None:
     @with_queue()
-    async def change(shell: Shell, queue: AnyQueue, *, agent: str) -> Answer:
+    async def change(shell: Shell, queue: AnyQueue, *, agent: str) -> None:
         await queue.agents.set_status(agent, status)
         shell.answer({"agent": agent, "status": status}, lambda: click.echo(f"{printing.clean(agent)} {status}"))
-        return None
 
     change.__doc__ = text
     agents.command(name)(click.argument("agent")(change))
@@ -70,11 +65,10 @@ _status_command("offline", "offline", "Mark an agent as offline.")
 @click.argument("usd", type=params.NUMBER, required=False)
 @click.option("--no-limit", is_flag=True, help="No budget.")
 @with_queue()
-async def budget(shell: Shell, queue: AnyQueue, *, agent: str, usd: float | None, no_limit: bool) -> Answer:
+async def budget(shell: Shell, queue: AnyQueue, *, agent: str, usd: float | None, no_limit: bool) -> None:
     """Set an agent's remaining budget, in dollars."""
     if (usd is None) != no_limit:
         raise click.UsageError("give either USD or --no-limit", click.get_current_context())
     await queue.agents.set_budget(agent, usd)
     text = "no limit" if usd is None else f"{printing.usd(usd)} left"
     shell.answer({"agent": agent, "remaining_usd": usd}, lambda: click.echo(f"{printing.clean(agent)} {text}"))
-    return None

@@ -14,15 +14,16 @@ import click
 
 from shiftwork.cli import params, printing
 from shiftwork.cli.groups import Group
-from shiftwork.cli.shell import Answer, Shell, with_queue
+from shiftwork.cli.shell import Shell, with_queue
 from shiftwork.model.errors import InputError
 
 if TYPE_CHECKING:
-    from shiftwork.artifacts.model import Attached
+    from shiftwork.artifacts.model import Artifact, Attached
     from shiftwork.client import AnyQueue
+    from shiftwork.engine.assignment import Input
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, namespace="artifacts")
 def artifacts() -> None:
     """Store files with the queue, and read them back."""
 
@@ -43,27 +44,25 @@ async def put(
     claim: str | None,
     name: str | None,
     media_type: str | None,
-) -> Answer:
+) -> None:
     """Store a file, or standard input (-), and print its id."""
     speaker = queue if shell.actor or claim is None else queue.as_caller("system")
     kept = await speaker.artifacts.put(source, name=name, media_type=media_type, task=task, token=claim)
     shell.answer(kept, lambda: click.echo(kept.id))
-    return None
 
 
 @artifacts.command()
 @click.argument("artifact_id", metavar="ID")
 @click.option("-o", "--output", metavar="FILE", help="Where to write it [default: standard output].")
 @with_queue()
-async def get(shell: Shell, queue: AnyQueue, *, artifact_id: str, output: str | None) -> Answer:
+async def get(shell: Shell, queue: AnyQueue, *, artifact_id: str, output: str | None) -> None:
     """Write the bytes of an artifact to a file, all or nothing, or to standard output."""
     found = await queue.artifacts.info(artifact_id)
     if output is None:
         await _copy(queue, found.id, sys.stdout.buffer)
-        return None
+        return
     await _save(queue, found.id, Path(output))
     shell.answer({**printing.plain(found), "file": output}, lambda: click.echo(f"{found.size} bytes in {output}"))
-    return None
 
 
 async def _save(queue: AnyQueue, artifact_id: str, path: Path) -> None:
@@ -102,50 +101,34 @@ async def _copy(queue: AnyQueue, artifact_id: str, file: BinaryIO) -> None:
     file.flush()
 
 
-@artifacts.command("show")
+@artifacts.shows("show")
 @click.argument("artifact_id", metavar="ID")
-@with_queue()
-async def show_artifact(shell: Shell, queue: AnyQueue, *, artifact_id: str) -> Answer:
+def _facts(found: Artifact) -> None:
     """Show an artifact's facts."""
-    found = await queue.artifacts.info(artifact_id)
-
-    def text() -> None:
-        printing.facts(
-            [
-                ("artifact", found.id),
-                ("size", found.size),
-                ("media type", found.media_type),
-                ("since", printing.when(found.created_at)),
-                ("by", found.created_by),
-            ]
-        )
-
-    shell.answer(found, text)
-    return None
+    printing.facts(
+        [
+            ("artifact", found.id),
+            ("size", found.size),
+            ("media type", found.media_type),
+            ("since", printing.when(found.created_at)),
+            ("by", found.created_by),
+        ]
+    )
 
 
-@artifacts.command("list")
-@click.argument("task", metavar="TASK")
-@with_queue()
-async def list_(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
+@artifacts.shows("list")
+def _table(found: list[Attached]) -> None:
     """List all artifacts a task refers to."""
-    found = await queue.artifacts.list(task)
     columns = ["artifact", "role", "name", "size", "media type", "by", "at"]
-    shell.answer(found, lambda: printing.table(columns, [_row(each) for each in found], "no artifacts"))
-    return None
+    printing.table(columns, [_row(each) for each in found], "no artifacts")
 
 
 def _row(each: Attached) -> tuple[object, ...]:
     return each.id, each.role, each.name, each.size, each.media_type, each.by, printing.when(each.at)
 
 
-@artifacts.command()
-@click.argument("task", metavar="TASK")
-@with_queue()
-async def inputs(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
+@artifacts.shows("inputs")
+def _inputs(found: list[Input]) -> None:
     """List a task's inputs, as its agent gets them."""
-    found = await queue.artifacts.inputs(task)
     rows = [(each.ref, each.kind, each.status, each.size, each.media_type) for each in found]
-    columns = ["reference", "kind", "status", "size", "media type"]
-    shell.answer(found, lambda: printing.table(columns, rows, "no inputs"))
-    return None
+    printing.table(["reference", "kind", "status", "size", "media type"], rows, "no inputs")

@@ -44,7 +44,7 @@ def loki(**options: Any) -> Answer:
     return asyncio.run(_loki(current(), **options))
 
 
-async def _loki(shell: Shell, *, folder: Path, take_new: bool, two_way: bool, once: bool, most: int) -> Answer:
+async def _loki(shell: Shell, *, folder: Path, take_new: bool, two_way: bool, once: bool, most: int) -> None:
     from shiftwork.compat.bridges.loki.bridge import Bridge  # noqa: PLC0415  # no bridge for `--help`
     from shiftwork.upkeep import upkeep  # noqa: PLC0415  # nor here
 
@@ -60,7 +60,6 @@ async def _loki(shell: Shell, *, folder: Path, take_new: bool, two_way: bool, on
         sys.stdout.flush()
         if stopped is not None:
             await until_stopped(stopped, over.run(), *upkeep(queue))
-    return None
 
 
 def _warn(settings: Settings) -> None:
@@ -143,7 +142,7 @@ def redis(*, withdraw: bool, once: bool, no_duties: bool, **options: Any) -> Ans
     return asyncio.run(_redis(current(), options, withdraw=withdraw, once=once, maintenance=not no_duties))
 
 
-async def _redis(shell: Shell, options: dict[str, Any], *, withdraw: bool, once: bool, maintenance: bool) -> Answer:
+async def _redis(shell: Shell, options: dict[str, Any], *, withdraw: bool, once: bool, maintenance: bool) -> None:
     from shiftwork.compat.bridges.redis import bridge_process  # noqa: PLC0415  # no bridge for `--help`
     from shiftwork.compat.bridges.redis.orchestrator import Orchestrator  # noqa: PLC0415  # nor here
     from shiftwork.upkeep import upkeep  # noqa: PLC0415  # nor here
@@ -160,7 +159,6 @@ async def _redis(shell: Shell, options: dict[str, Any], *, withdraw: bool, once:
             _print(shell, "carrying", options["role"])
             others = upkeep(queue) if maintenance else []
             await until_stopped(stopped, bridge_process.poll_until(side, stopped), *others)
-    return None
 
 
 def _print(shell: Shell, what: str, value: Any) -> None:
@@ -170,10 +168,9 @@ def _print(shell: Shell, what: str, value: Any) -> None:
 
 @bridge.command("list")
 @with_queue()
-async def list_(shell: Shell, queue: AnyQueue) -> Answer:
+async def list_(shell: Shell, queue: AnyQueue) -> None:
     """List the bridges to streams, when each last polled, and its entries in progress."""
     found = await queue.control.bridges()
     columns = ["bridge", "role", "last poll", "unread", "taken", "taken in"]
     rows = [(b.name, b.role, printing.when(b.seen_at), b.unread, b.taken, b.taken_in) for b in found]
     shell.answer(found, lambda: printing.table(columns, rows, "no bridges"))
-    return None

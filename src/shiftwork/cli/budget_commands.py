@@ -8,7 +8,7 @@ import click
 
 from shiftwork.cli import params, printing
 from shiftwork.cli.groups import listing
-from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
+from shiftwork.cli.shell import Command, Shell, refuse, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.budgets.model import Budget, Costs
@@ -22,18 +22,9 @@ def budgets() -> None:
     """Show and set budgets of agents, days, DAGs and task trees. Without a subcommand: the list."""
 
 
-@budgets.command("list")
-@click.option("--kind", type=click.Choice(KINDS), help="Only these.")
-@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
-@with_queue()
-async def list_(shell: Shell, queue: AnyQueue, *, kind: Any = None, limit: int = 100) -> Answer:
-    """List budgets: spent, granted to running work, and left."""
-    found = await queue.budgets.list(kind, limit=limit)
-    shell.answer(found, lambda: _table(found))
-    return None
-
-
+@budgets.shows("list")
 def _table(found: list[Budget]) -> None:
+    """List budgets: spent, granted to running work, and left."""
     columns = ["budget", "of", "ceiling", "spent", "granted", "left", ""]
     printing.table(columns, [_row(budget) for budget in found], "no budgets")
 
@@ -65,12 +56,11 @@ def _sensible(*, kind: str, name: str | None, ceiling: float | None, no_ceiling:
 @with_queue(check=_sensible)
 async def set_(
     shell: Shell, queue: AnyQueue, *, kind: Any, name: str | None, ceiling: float | None, no_ceiling: bool
-) -> Answer:
+) -> None:
     """Set the budget of an agent, every day, a DAG, or a task with all it spawns."""
     del no_ceiling  # that is a ceiling of None
     changed = await queue.budgets.set(kind, name, ceiling_usd=ceiling)
     shell.answer(changed, lambda: _table([changed]))
-    return None
 
 
 @click.command(cls=Command)
@@ -84,11 +74,10 @@ async def set_(
 @click.option("--since", type=params.duration, metavar="DURATION", help="Only the last 15m, 2h, 3d [default: all].")
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number of groups.")
 @with_queue()
-async def costs(shell: Shell, queue: AnyQueue, *, by: Any, since: float | None, limit: int) -> Answer:
+async def costs(shell: Shell, queue: AnyQueue, *, by: Any, since: float | None, limit: int) -> None:
     """Show costs by group, highest first."""
     found = await queue.budgets.costs(by, since=None if since is None else queue.now() - since, limit=limit)
     shell.answer(found, lambda: _costs(by, found))
-    return None
 
 
 def _costs(by: str, found: Costs) -> None:

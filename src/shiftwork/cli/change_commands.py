@@ -9,7 +9,7 @@ import msgspec
 
 from shiftwork.cli import params, printing
 from shiftwork.cli.exit_codes import ExitCode, code_of
-from shiftwork.cli.shell import Answer, Command, Shell, message, refuse, with_queue
+from shiftwork.cli.shell import Command, Shell, message, refuse, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -55,10 +55,9 @@ def show_outcome(shell: Shell, outcome: Outcome) -> None:
 @click.option("--model", metavar="NAME", help="Use this model, if an agent has it.")
 @click.option("--downstream", is_flag=True, help="Also rerun everything in its DAG that depends on it.")
 @with_queue()
-async def rerun(shell: Shell, queue: AnyQueue, *, task: str, **again: Any) -> Answer:
+async def rerun(shell: Shell, queue: AnyQueue, *, task: str, **again: Any) -> None:
     """Run an ended task again as a new task, and print its id."""
     show_outcome(shell, await queue.tasks.rerun(task, **again))
-    return None
 
 
 _LISTS = frozenset({"tags", "dependencies"})
@@ -97,7 +96,7 @@ def _anything(**fields: Any) -> None:
 @with_queue(check=_anything)
 async def update(
     shell: Shell, queue: AnyQueue, *, task: str, note: str | None, version: int | None, **fields: Any
-) -> Answer:
+) -> None:
     """Change a task that no one holds."""
     changes = params.given_fields(fields, queue.now())
     for name in _LISTS.intersection(changes.get("clear", ())):
@@ -106,4 +105,3 @@ async def update(
     if note is not None:
         changes["note"] = note
     show_outcome(shell, await queue.tasks.update(task, changes, version=version))
-    return None

@@ -67,7 +67,7 @@ def _fail_when_locked(run: Callable[..., Answer]) -> Callable[..., Answer]:
 @with_queue()
 async def claim(
     shell: Shell, queue: AnyQueue, *, agent: str | None, types: tuple[str, ...], print_token: bool, **options: Any
-) -> Answer:
+) -> None:
     """Claim work and print its id. Without work, nothing is printed."""
     name = _agent(shell, agent)
     answer = await _as_agent(shell, queue).claims.request(name, types=types or None, **options)
@@ -79,7 +79,6 @@ async def claim(
             click.echo(printing.clean(why), err=True)
 
     shell.answer(_answer(answer), text)
-    return None
 
 
 def _in_the_way(answer: ClaimResult, agent: str) -> str | None:
@@ -160,14 +159,13 @@ def usage_options(action: Callable[..., Answer]) -> Callable[..., Answer]:
 
 @click.command(cls=Command)
 @under_claim
-async def start(shell: Shell, queue: AnyQueue, token: str) -> Answer:
+async def start(shell: Shell, queue: AnyQueue, token: str) -> None:
     """Start claimed work.
 
     TOKEN is the claim's token, or the id of a task that the agent holds. The token is safer: it is refused once
     someone else, or another run of the same agent, has the task.
     """
     change_commands.show_outcome(shell, await queue.start(token))
-    return None
 
 
 @click.command(cls=Command)
@@ -194,10 +192,9 @@ async def heartbeat(
 @click.command(cls=Command)
 @under_claim
 @click.argument("value", type=params.word_or_json)
-async def progress(shell: Shell, queue: AnyQueue, token: str, *, value: Any) -> Answer:
+async def progress(shell: Shell, queue: AnyQueue, token: str, *, value: Any) -> None:
     """Report progress. VALUE is JSON, or a word."""
     change_commands.show_outcome(shell, await queue.claims.progress(token, value))
-    return None
 
 
 @click.command(cls=Command)
@@ -207,10 +204,9 @@ async def progress(shell: Shell, queue: AnyQueue, token: str, *, value: Any) -> 
 @click.argument("text")
 async def message(
     shell: Shell, queue: AnyQueue, token: str, *, kind: MessageKind, text: str, data: dict[str, Any] | None
-) -> Answer:
+) -> None:
     """Add a message about what the agent is doing."""
     change_commands.show_outcome(shell, await queue.claims.message(token, kind, text, data))
-    return None
 
 
 @click.command(cls=Command)
@@ -223,10 +219,9 @@ async def message(
 @click.option("--verdict", type=params.json_object, metavar="JSON", help="The tests' verdict: passed, evidence, note.")
 @usage_options
 @under_claim
-async def complete(shell: Shell, queue: AnyQueue, token: str, **report: Any) -> Answer:
+async def complete(shell: Shell, queue: AnyQueue, token: str, **report: Any) -> None:
     """Submit a result. It is accepted once, however often it is sent."""
     change_commands.show_outcome(shell, await queue.complete(token, **report))
-    return None
 
 
 @click.command(cls=Command)
@@ -236,10 +231,9 @@ async def complete(shell: Shell, queue: AnyQueue, token: str, **report: Any) -> 
 @under_claim
 async def verdict(
     shell: Shell, queue: AnyQueue, token: str, *, passed: bool, evidence: dict[str, Any] | None, note: str | None
-) -> Answer:
+) -> None:
     """Give the verdict on an output that was submitted without one."""
     change_commands.show_outcome(shell, await queue.claims.verdict(token, passed=passed, evidence=evidence, note=note))
-    return None
 
 
 @click.command(cls=Command)
@@ -252,16 +246,14 @@ async def verdict(
 @click.option("--model", help="Its model.")
 @usage_options
 @under_claim
-async def fail(shell: Shell, queue: AnyQueue, token: str, **problem: Any) -> Answer:
+async def fail(shell: Shell, queue: AnyQueue, token: str, **problem: Any) -> None:
     """Report a failed attempt. Prints the task's new status."""
     change_commands.show_outcome(shell, await queue.fail(token, **problem))
-    return None
 
 
 @click.command(cls=Command)
 @click.option("--reason", help="The reason, recorded in the history.")
 @under_claim
-async def release(shell: Shell, queue: AnyQueue, token: str, *, reason: str | None) -> Answer:
+async def release(shell: Shell, queue: AnyQueue, token: str, *, reason: str | None) -> None:
     """Return work to the queue. Costs no attempt."""
     change_commands.show_outcome(shell, await queue.release(token, reason))
-    return None

@@ -16,7 +16,7 @@ from shiftwork.model.errors import NotFound, ShiftworkError
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.dead_letters.model import DeadLetter, Decision
+    from shiftwork.dead_letters.model import DeadLetter, Decision, FailureGroup
 
 
 @listing("dead_letters", covers={"review": "dlq retry", "reviews": "dlq show"})
@@ -24,22 +24,14 @@ def dlq() -> None:
     """Show dead letters and decide about them. Without a subcommand: the open ones."""
 
 
-@dlq.command("list")
+@dlq.shows("list")
 @click.option("--all", "reviewed_too", is_flag=True, help="Include decided ones.")
 @click.option("--signature", help="Only those with this signature; see `dlq groups`.")
-@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @click.option("--after", metavar="TASK", help="Continue after this task.")
-@with_queue()
-async def list_(shell: Shell, queue: AnyQueue, **filters: Any) -> Answer:
+def _table(letters: list[DeadLetter]) -> None:
     """List dead letters that wait for a decision."""
-    letters = await queue.dead_letters.list(**filters)
-
-    def text() -> None:
-        columns = ["task", "type", "reason", "attempts", "cost", "dead since", "decided", "signature", "error"]
-        printing.table(columns, [_row(letter) for letter in letters], "no dead letters")
-
-    shell.answer(letters, text)
-    return None
+    columns = ["task", "type", "reason", "attempts", "cost", "dead since", "decided", "signature", "error"]
+    printing.table(columns, [_row(letter) for letter in letters], "no dead letters")
 
 
 def _row(letter: DeadLetter) -> tuple[object, ...]:
@@ -56,22 +48,17 @@ def _row(letter: DeadLetter) -> tuple[object, ...]:
     )
 
 
-@dlq.command()
-@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number of groups.")
-@with_queue()
-async def groups(shell: Shell, queue: AnyQueue, *, limit: int) -> Answer:
+@dlq.shows("groups")
+def _groups(found: list[FailureGroup]) -> None:
     """Group the open dead letters by what they have in common, the largest group first."""
-    found = await queue.dead_letters.groups(limit=limit)
     rows = [(g.signature, g.total, g.type, g.reason, printing.when(g.last_at), printing.clip(g.example)) for g in found]
-    columns = ["signature", "letters", "type", "reason", "last", "example"]
-    shell.answer(found, lambda: printing.table(columns, rows, "no dead letters"))
-    return None
+    printing.table(["signature", "letters", "type", "reason", "last", "example"], rows, "no dead letters")
 
 
 @dlq.command("show")
 @click.argument("task")
 @with_queue()
-async def show_letter(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
+async def show_letter(shell: Shell, queue: AnyQueue, *, task: str) -> None:
     """Show one dead letter: its attempts, costs and decisions."""
     found = await queue.get(task)
     letters = [letter for letter in await _letters_from(queue, found.id) if letter.task_id == found.id]
@@ -85,7 +72,6 @@ async def show_letter(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
             printing.section("Reviews", lambda: review_table(reviews))
 
     shell.answer({**printing.plain(letter), "reviews": reviews}, text)
-    return None
 
 
 async def _letters_from(queue: AnyQueue, task_id: str) -> list[DeadLetter]:

@@ -28,8 +28,8 @@ NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, e
 class Group(click.Group):
     """Commands under one name, in the order of their declaration.
 
-    A group of a `namespace` has a command for each operation: handwritten, or the default one. `covers` names
-    operations that another command performs.
+    A group of a `namespace` has a command for each operation: the default one, perhaps with a printer (`shows`), or
+    one written by hand. `covers` names operations that another command performs.
     """
 
     command_class = Command
@@ -41,6 +41,26 @@ class Group(click.Group):
         self.params += common_options(environment=isinstance(self, Root))
         self.namespace = namespace
         self.covers = covers or {}
+        self.printers: dict[str, Callable[..., None]] = {}
+        self._order: list[str] = []
+
+    def shows(self, command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Print the answer of an operation's command with the decorated function, for people; all else is derived.
+
+        The function gets the answer, and by name what else it wants: parameters of the operation, and `now`. Its
+        docstring replaces the help, its click options and arguments replace those of the same name.
+        """
+
+        def register(printer: Callable[..., None]) -> Callable[..., None]:
+            self.printers[command] = printer
+            self._order.append(command)
+            return printer
+
+        return register
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        super().add_command(cmd, name)
+        self._order.append(str(name or cmd.name))
 
     @functools.cached_property
     def _derived(self) -> dict[str, click.Command]:
@@ -48,10 +68,11 @@ class Group(click.Group):
             return {}
         from shiftwork.cli.default_command import commands_of  # noqa: PLC0415  # needed by the group that was called
 
-        return {name: each for name, each in commands_of(self.namespace).items() if name not in self.covers}
+        derived = commands_of(self.namespace, self.printers)
+        return {name: each for name, each in derived.items() if name not in self.covers}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
-        return [*self.commands, *(name for name in self._derived if name not in self.commands)]
+        return list(dict.fromkeys([*self._order, *self._derived]))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Every command with its first sentence, in sections if the group has any."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shiftwork.cli import printing
-from shiftwork.cli.shell import Answer, Command, Shell, with_queue
+from shiftwork.cli.shell import Command, Shell, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -19,20 +19,19 @@ if TYPE_CHECKING:
 @click.argument("task")
 @click.argument("text")
 @with_queue()
-async def tell(shell: Shell, queue: AnyQueue, *, task: str, text: str) -> Answer:
+async def tell(shell: Shell, queue: AnyQueue, *, task: str, text: str) -> None:
     """Send an instruction to the agent that holds a task, or that claims it next. TEXT `-` is read from stdin.
 
     The agent gets it with its next heartbeat. `instructions` shows whether it has acknowledged it.
     """
     sent = await queue.tell(task, sys.stdin.read().rstrip("\n") if text == "-" else text)
     shell.answer(sent, lambda: click.echo(f"instruction {sent.seq} waits for the task's agent"))
-    return None
 
 
 @click.command(cls=Command)
 @click.argument("task")
 @with_queue()
-async def instructions(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
+async def instructions(shell: Shell, queue: AnyQueue, *, task: str) -> None:
     """Show the instructions sent to a task, and whether each was delivered and acknowledged."""
     found: list[Instruction] = []
     while page := await queue.tasks.instructions(task, after=found[-1].seq if found else 0):
@@ -43,4 +42,3 @@ async def instructions(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
         for each in found
     ]
     shell.answer(found, lambda: printing.table(columns, rows, "no instructions"))
-    return None

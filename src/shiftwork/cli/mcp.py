@@ -16,7 +16,7 @@ import click
 
 from shiftwork import logs
 from shiftwork.cli import params
-from shiftwork.cli.shell import Answer, Command, Shell, current, filled, refuse
+from shiftwork.cli.shell import Command, Shell, current, filled, refuse
 from shiftwork.mcp.roles import ROLES
 from shiftwork.model.errors import InputError
 
@@ -84,7 +84,7 @@ def mcp(
     authorization_servers: tuple[str, ...],
     agent: str | None,
     **offers: Any,
-) -> Answer:
+) -> None:
     """Serve agents that speak MCP, on standard input and output or over HTTP, until stopped."""
     shell = current()
     if tokens and place is None:
@@ -104,7 +104,7 @@ def mcp(
         # A read of standard input cannot be interrupted, so Ctrl-C ends the process at once: answers sent are valid.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         asyncio.run(_run(shell, functools.partial(sdk_server.serve_stdio, options=options)))
-        return None
+        return
     listening = http_transport.ListenAddress(
         *place, tokens=tokens, public_url=public_url, authorization_servers=authorization_servers
     )
@@ -113,7 +113,6 @@ def mcp(
         http_transport.serve, options=options, address=listening, announce=functools.partial(_announce, shell)
     )
     asyncio.run(_run(shell, serve))
-    return None
 
 
 async def _run(shell: Shell, serve: Callable[[AnyQueue], Coroutine[Any, Any, None]]) -> None:

@@ -8,13 +8,13 @@ import click
 
 from shiftwork.cli import params, printing
 from shiftwork.cli.groups import listing
-from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
+from shiftwork.cli.shell import Command, Shell, refuse, with_queue
 from shiftwork.observe.alert_kinds import KINDS
 from shiftwork.observe.metric_catalogue import METRICS
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.dags.model import DagSummary
+    from shiftwork.dags.model import DagPage, DagSummary
     from shiftwork.model.task import Dag
     from shiftwork.observe.model import Alert, Metrics, Pattern, Sample
 
@@ -30,11 +30,10 @@ def alerts() -> None:
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Continue after this number.")
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @with_queue()
-async def list_alerts(shell: Shell, queue: AnyQueue, *, acknowledged_too: bool, **filters: Any) -> Answer:
+async def list_alerts(shell: Shell, queue: AnyQueue, *, acknowledged_too: bool, **filters: Any) -> None:
     """List alerts, oldest first."""
     found = await queue.alerts.list(open_only=not acknowledged_too, **filters)
     shell.answer(found, lambda: _alerts_table(found))
-    return None
 
 
 def _alerts_table(found: list[Alert]) -> None:
@@ -48,11 +47,10 @@ def _alerts_table(found: list[Alert]) -> None:
 @alerts.command()
 @click.argument("seq", type=click.IntRange(min=1), nargs=-1, required=True)
 @with_queue()
-async def acknowledge(shell: Shell, queue: AnyQueue, *, seq: tuple[int, ...]) -> Answer:
+async def acknowledge(shell: Shell, queue: AnyQueue, *, seq: tuple[int, ...]) -> None:
     """Acknowledge alerts by their numbers."""
     done = [await queue.alerts.acknowledge(number) for number in seq]
     shell.answer(done, lambda: _alerts_table(done))
-    return None
 
 
 @click.command(cls=Command)
@@ -66,12 +64,11 @@ async def acknowledge(shell: Shell, queue: AnyQueue, *, seq: tuple[int, ...]) ->
 @click.option("--since", type=params.duration, metavar="DURATION", help="Only the last 15m, 2h, 3d [default: all].")
 @click.option("--limit", type=int, default=50, show_default=True, help="Maximum number of groups.")
 @with_queue()
-async def failures(shell: Shell, queue: AnyQueue, *, by: Any, since: float | None, limit: int) -> Answer:
+async def failures(shell: Shell, queue: AnyQueue, *, by: Any, since: float | None, limit: int) -> None:
     """Group failed attempts by what they have in common, the most frequent first."""
     found = await queue.metrics.failures(by, since=None if since is None else queue.now() - since, limit=limit)
     columns = [by, "failures", "rate", "agents", "first", "last", "newest task", "its error"]
     shell.answer(found, lambda: printing.table(columns, [_pattern(each) for each in found], "nothing has failed"))
-    return None
 
 
 def _pattern(found: Pattern) -> tuple[object, ...]:
@@ -80,30 +77,21 @@ def _pattern(found: Pattern) -> tuple[object, ...]:
     return found.value, found.total, rate, len(found.agents), first, last, found.task_id, printing.clip(found.error)
 
 
+DAG_COLUMNS = ("dag", "status", "done", "spent", "age", "title")
+
+
 @listing("dags", covers={"cancel": "cancel --dag"})
 def dags() -> None:
     """Show and change DAGs of more than one task. Without a subcommand: the list."""
 
 
-@dags.command("list")
-@click.option("--status", help="pending, running, completed, failed or cancelled.")
-@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
+@dags.shows("list")
 @click.option("--after", metavar="DAG", help="Continue after this DAG: `next` of the previous page.")
-@with_queue()
-async def list_dags(shell: Shell, queue: AnyQueue, **filters: Any) -> Answer:
+def _dags_table(page: DagPage, now: float) -> None:
     """List DAGs, newest first."""
-    page = await queue.dags.list(**filters)
-    now = queue.now()
-
-    def text() -> None:
-        printing.table(
-            ["dag", "status", "done", "spent", "age", "title"], [_dag_row(dag, now) for dag in page.dags], "no DAGs"
-        )
-        if page.next:
-            click.echo(f"More: --after {page.next}", err=True)
-
-    shell.answer(page, text)
-    return None
+    printing.table(DAG_COLUMNS, [_dag_row(dag, now) for dag in page.dags], "no DAGs")
+    if page.next:
+        click.echo(f"More: --after {page.next}", err=True)
 
 
 def _dag_row(dag: DagSummary, now: float) -> tuple[object, ...]:
@@ -123,31 +111,23 @@ def _spent(dag: DagSummary | Dag) -> str:
     return printing.usd(dag.spent_usd) + ("" if most is None else f" of {printing.usd(most)}")
 
 
-@dags.command("show")
-@click.argument("dag")
-@with_queue()
-async def show_dag(shell: Shell, queue: AnyQueue, *, dag: str) -> Answer:
+@dags.shows("show")
+def _dag(found: Dag) -> None:
     """Show a DAG: its shape, progress and cost."""
-    found = await queue.dags.get(dag)
-
-    def text() -> None:
-        printing.facts(
-            [
-                ("dag", found.id),
-                ("title", found.title),
-                ("status", found.status),
-                ("done", f"{found.done} of {found.total}"),
-                ("tasks", ", ".join(f"{status} {count}" for status, count in found.counts.items())),
-                ("begins with", found.roots),
-                ("ends with", found.leaves),
-                ("spent", _spent(found)),
-                ("created", f"{printing.when(found.created_at)} by {found.created_by or 'unknown'}"),
-                ("finished", printing.when(found.finished_at)),
-            ]
-        )
-
-    shell.answer(found, text)
-    return None
+    printing.facts(
+        [
+            ("dag", found.id),
+            ("title", found.title),
+            ("status", found.status),
+            ("done", f"{found.done} of {found.total}"),
+            ("tasks", ", ".join(f"{status} {count}" for status, count in found.counts.items())),
+            ("begins with", found.roots),
+            ("ends with", found.leaves),
+            ("spent", _spent(found)),
+            ("created", f"{printing.when(found.created_at)} by {found.created_by or 'unknown'}"),
+            ("finished", printing.when(found.finished_at)),
+        ]
+    )
 
 
 def _anything(*, title: str | None, ceiling: float | None, no_ceiling: bool, **_: Any) -> None:
@@ -165,17 +145,14 @@ def _anything(*, title: str | None, ceiling: float | None, no_ceiling: bool, **_
 @with_queue(check=_anything)
 async def update_dag(
     shell: Shell, queue: AnyQueue, *, dag: str, title: str | None, ceiling: float | None, no_ceiling: bool
-) -> Answer:
+) -> None:
     """Change a DAG's title or ceiling."""
     changes: dict[str, Any] = {} if title is None else {"title": title}
     if ceiling is not None or no_ceiling:
         changes["budget_ceiling_usd"] = ceiling
     changed = await queue.dags.update(dag, changes)
     now = queue.now()
-    shell.answer(
-        changed, lambda: printing.table(["dag", "status", "done", "spent", "age", "title"], [_dag_row(changed, now)])
-    )
-    return None
+    shell.answer(changed, lambda: printing.table(DAG_COLUMNS, [_dag_row(changed, now)]))
 
 
 @click.command(cls=Command)
@@ -184,15 +161,14 @@ async def update_dag(
 )
 @click.argument("name", nargs=-1)
 @with_queue()
-async def metrics(shell: Shell, queue: AnyQueue, *, snapshots: int | None, name: tuple[str, ...]) -> Answer:
+async def metrics(shell: Shell, queue: AnyQueue, *, snapshots: int | None, name: tuple[str, ...]) -> None:
     """Show current metrics, all or those named; histograms as count and mean."""
     if snapshots is None:
         found = _only(await queue.metrics.read(), name)
         shell.answer(found, lambda: _metrics_table(found))
-        return None
+        return
     kept = [_only(each, name) for each in await queue.metrics.snapshots(limit=snapshots)]
     shell.answer(kept, lambda: _all_snapshots(kept))
-    return None
 
 
 def _only(found: Metrics, names: tuple[str, ...]) -> Metrics:

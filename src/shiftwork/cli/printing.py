@@ -54,10 +54,18 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, msgspec.Struct):
-        value = msgspec.structs.asdict(value)
+        value = _fields(value)
     if isinstance(value, Mapping):
         return {str(name): _member(str(name), inner) for name, inner in value.items()}
     return [plain(inner) for inner in value] if isinstance(value, list | tuple | set | frozenset) else value
+
+
+def _fields(struct: msgspec.Struct) -> dict[str, Any]:
+    """Its fields; one of several kinds, or with fields of other names in JSON, as it is over HTTP."""
+    if struct.__struct_config__.tag is None and struct.__struct_encode_fields__ == struct.__struct_fields__:
+        return msgspec.structs.asdict(struct)
+    fields: dict[str, Any] = msgspec.to_builtins(struct)
+    return fields
 
 
 def _member(name: str, value: Any) -> Any:
@@ -117,6 +125,11 @@ def usd(amount: float | None) -> str:
     if amount is None:
         return ""
     return f"${amount:.2f}" if round(amount, 2) == round(amount, 6) else f"${amount:.4f}"
+
+
+def echo(text: str) -> None:
+    """A line for people; what could control the terminal is escaped."""
+    click.echo(clean(text))
 
 
 def clip(text: str | None, most: int = 60) -> str:

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.option("--all", "everywhere", is_flag=True, help="Every workspace of every database, a line each.")
 @with_queue()
-async def status(shell: Shell, queue: AnyQueue, *, everywhere: bool) -> Answer:
+async def status(shell: Shell, queue: AnyQueue, *, everywhere: bool) -> None:
     """Show the state of the queue. Tasks by state and type, agents, throughput, why work waits, failures, pauses."""
     if everywhere:
         found_all = await queue.workspaces.list()
         shell.answer(found_all, lambda: workspaces.table(found_all))
-        return None
+        return
     found = await queue.status()
     waiting = await queue.control.blocked()
 
@@ -41,7 +41,6 @@ async def status(shell: Shell, queue: AnyQueue, *, everywhere: bool) -> Answer:
             printing.section("Recent failures", lambda: _failures(found.recent_failures))
 
     shell.answer({**msgspec.structs.asdict(found), "blocked": waiting}, text)
-    return None
 
 
 def _status(found: Status) -> None:
@@ -89,22 +88,20 @@ def _failures(failures: list[RecentFailure]) -> None:
 @click.argument("kind", metavar="[TYPE]", required=False)
 @click.option("--reason", help="The reason, shown by `explain`.")
 @with_queue()
-async def pause(shell: Shell, queue: AnyQueue, *, kind: str | None, reason: str | None) -> Answer:
+async def pause(shell: Shell, queue: AnyQueue, *, kind: str | None, reason: str | None) -> None:
     """Stop handing out work of one TYPE, or of all types. Running tasks continue."""
     await queue.control.pause(kind, reason=reason)
     shell.answer({"paused": kind or "*"}, lambda: click.echo(f"{_scope(kind)} paused"))
-    return None
 
 
 @click.command(cls=Command)
 @click.argument("kind", metavar="[TYPE]", required=False)
 @with_queue()
-async def resume(shell: Shell, queue: AnyQueue, *, kind: str | None) -> Answer:
+async def resume(shell: Shell, queue: AnyQueue, *, kind: str | None) -> None:
     """Hand out work again. A TYPE paused by name is resumed by name."""
     was_paused = await queue.control.resume(kind)
     text = "resumed" if was_paused else "was not paused"
     shell.answer({"resumed": kind or "*", "was_paused": was_paused}, lambda: click.echo(f"{_scope(kind)} {text}"))
-    return None
 
 
 def _scope(kind: str | None) -> str:
@@ -135,7 +132,7 @@ def _one_beginning(*, after: int | None, tail: int | None, **_: Any) -> None:
 @with_queue(check=_one_beginning)
 async def events(
     shell: Shell, queue: AnyQueue, *, follow: bool, after: int | None, tail: int | None, limit: int | None, **only: Any
-) -> Answer:
+) -> None:
     """Show events, one per line. With --json as JSON lines."""
     cursor = (await queue.events("now")).next - (20 if tail is None else tail) if after is None else after
     cursor, left = max(0, cursor), limit
@@ -144,7 +141,7 @@ async def events(
             _event(shell, event)
             left = None if left is None else left - 1
             if left == 0:
-                return None
+                return
     while left is None or left > 0:
         news = await queue.events(cursor, limit=min(left or MAX_PAGE, MAX_PAGE), **only)
         found, cursor = news.events, news.next
@@ -153,7 +150,6 @@ async def events(
         left = None if left is None else left - len(found)
         if not found:
             break
-    return None
 
 
 def _event(shell: Shell, event: Event) -> None:
@@ -181,7 +177,7 @@ def maintenance(*, run: bool) -> Answer:
     return asyncio.run(_run_maintenance(current())) if run else _show_maintenance()
 
 
-async def _run_maintenance(shell: Shell) -> Answer:
+async def _run_maintenance(shell: Shell) -> None:
     from shiftwork.maintenance.loop import run_once  # noqa: PLC0415  # needed for this alone
 
     async with await shell.open_database() as queue:
@@ -189,11 +185,10 @@ async def _run_maintenance(shell: Shell) -> Answer:
     shell.answer(
         done, lambda: printing.table(["job", "did"], [(n, _counts(c)) for n, c in done.items()], "nothing to do")
     )
-    return None
 
 
 @with_queue()
-async def _show_maintenance(shell: Shell, queue: AnyQueue) -> Answer:
+async def _show_maintenance(shell: Shell, queue: AnyQueue) -> None:
     found = await queue.control.maintenance()
     now = queue.now()
     rows = [
@@ -208,7 +203,6 @@ async def _show_maintenance(shell: Shell, queue: AnyQueue) -> Answer:
     ]
     heads = ["job", "last ran", "took", "did", "late or paused"]
     shell.answer(found, lambda: printing.table(heads, rows, "no job has run yet"))
-    return None
 
 
 def _trouble(job: MaintenanceJob, now: float) -> str:

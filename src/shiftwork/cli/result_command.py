@@ -50,7 +50,8 @@ async def result(shell: Shell, queue: AnyQueue, *, task: str, wait: float | None
     """
     if task.startswith("dag_"):
         return await wait_for_dag(shell, queue, task, wait or 0, await place_now(queue))
-    return await wait_for_task(shell, queue, task, wait or 0, await place_now(queue))
+    await wait_for_task(shell, queue, task, wait or 0, await place_now(queue))
+    return None
 
 
 async def place_now(queue: AnyQueue) -> int:
@@ -58,12 +59,11 @@ async def place_now(queue: AnyQueue) -> int:
     return (await queue.events("now", limit=1)).next
 
 
-async def wait_for_task(shell: Shell, queue: AnyQueue, task: str, wait: float, after: int) -> Answer:
+async def wait_for_task(shell: Shell, queue: AnyQueue, task: str, wait: float, after: int) -> None:
     """Print the result of one task, or the error that reports its outcome."""
     async with _showing(shell, queue, wait, after, task=task):
         found = await queue.result(task, wait=_patience(wait))
     shell.answer(_as_json(found), lambda: _print(found.output))
-    return None
 
 
 async def wait_for_dag(shell: Shell, queue: AnyQueue, dag_id: str, wait: float, after: int) -> Answer:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shiftwork import logs, tracing
-from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
+from shiftwork.cli.shell import Command, Shell, current, refuse
 from shiftwork.config import without_password
 from shiftwork.model.errors import InputError
 from shiftwork.settings.resolve import PROFILES
@@ -125,7 +125,7 @@ def serve(  # noqa: PLR0913  # an option each
     on_below_minimum: str | None,
     log_format: str,
     log_file: Path | None,
-) -> Answer:
+) -> None:
     """Serve the queue over HTTP until stopped. The API is described at /openapi.json."""
     shell = current()
     if "workspace" in shell.given and shell.workspace != "default":
@@ -156,7 +156,6 @@ def serve(  # noqa: PLR0913  # an option each
         claim_folders=claim_folders,
     )
     _serve(options, processes, functools.partial(_announce, shell))
-    return None
 
 
 def _serve(options: Options, processes: int, announce: Callable[[str], None]) -> None:

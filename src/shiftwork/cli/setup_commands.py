@@ -35,10 +35,9 @@ def settings(context: click.Context) -> Answer:
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
 @click.option("--type", "kind", help="Show them for tasks of this type.")
 @with_queue()
-async def show_settings(shell: Shell, queue: AnyQueue, *, keys: tuple[str, ...], kind: str | None = None) -> Answer:
+async def show_settings(shell: Shell, queue: AnyQueue, *, keys: tuple[str, ...], kind: str | None = None) -> None:
     """Show every setting in force and its source, or those under the given keys."""
     _table(shell, [row for key in keys or [""] for row in _under(await queue.settings.list(kind), key)])
-    return None
 
 
 def _under(found: list[InForce], key: str) -> list[InForce]:
@@ -67,31 +66,28 @@ def _table(shell: Shell, rows: list[InForce]) -> None:
 @click.argument("value", type=params.word_or_json)
 @click.option("--type", "kind", help="For tasks of this type alone.")
 @with_queue(create=True)
-async def set_(shell: Shell, queue: AnyQueue, *, key: str, value: Any, kind: str | None) -> Answer:
+async def set_(shell: Shell, queue: AnyQueue, *, key: str, value: Any, kind: str | None) -> None:
     """Set one KEY to VALUE: JSON, or a plain word. In force at once, without a restart."""
     _table(shell, _under(await queue.settings.set(key, value, kind), key))
-    return None
 
 
 @settings.command()
 @click.argument("key")
 @click.option("--type", "kind", help="For tasks of this type alone.")
 @with_queue()
-async def unset(shell: Shell, queue: AnyQueue, *, key: str, kind: str | None) -> Answer:
+async def unset(shell: Shell, queue: AnyQueue, *, key: str, kind: str | None) -> None:
     """Remove the value of a KEY, so that the level above decides."""
     _under(await queue.settings.list(kind), key)  # an unknown key is refused before anything is done
     _table(shell, _under(await queue.settings.unset(key, kind), key))
-    return None
 
 
 @settings.command()
 @click.argument("name")
 @with_queue(create=True)
-async def profile(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+async def profile(shell: Shell, queue: AnyQueue, *, name: str) -> None:
     """Configure the workspace as one of the documents describes it."""
     await queue.settings.use_profile(name)
     shell.answer({"workspace": queue.workspace, "profile": name}, lambda: click.echo(f"profile {name}"))
-    return None
 
 
 @click.command(cls=Command)
@@ -176,7 +172,7 @@ async def _schema(shell: Shell, *, check: bool, contract: bool) -> tuple[str, li
 
 
 @click.command("config", cls=Command)
-def show_config() -> Answer:
+def show_config() -> None:
     """Show which queue is used and why: an option, the environment, shiftwork.toml or the default."""
     shell = current()
     store, workspace, token = shell.address
@@ -190,7 +186,6 @@ def show_config() -> Answer:
     ]
     answer = {name: {"value": value, "source": source} for name, value, source in rows}
     shell.answer(answer, lambda: printing.table(["key", "value", "from"], rows))
-    return None
 
 
 VERSION_HELP = "Show the version and exit."
@@ -204,10 +199,9 @@ def show_version(context: click.Context, _option: click.Parameter, value: bool) 
 
 
 @click.command(cls=Command)
-def version() -> Answer:
+def version() -> None:
     """Show the version of this program."""
     _show_version()
-    return None
 
 
 def _show_version() -> None:
@@ -219,7 +213,7 @@ def _show_version() -> None:
 
 @click.command(cls=Command)
 @click.argument("kind", metavar="bash|zsh|fish", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(kind: str) -> Answer:
+def completion(kind: str) -> None:
     """Print the script that completes commands and options in a shell.
 
     For bash: shiftwork completion bash >> ~/.bashrc
@@ -231,12 +225,11 @@ def completion(kind: str) -> Answer:
     root = click.get_current_context().find_root()
     script = made(root.command, {}, "shiftwork", "_SHIFTWORK_COMPLETE").source()
     current().answer({"shell": kind, "script": script}, lambda: click.echo(script))
-    return None
 
 
 @click.command("help", cls=Command)
 @click.argument("names", metavar="[COMMAND]...", nargs=-1)
-def show_help(names: tuple[str, ...]) -> Answer:
+def show_help(names: tuple[str, ...]) -> None:
     """Show the help of the program or of a COMMAND, as its option --help does."""
     context = click.get_current_context().find_root()
     for name in names:
@@ -248,4 +241,3 @@ def show_help(names: tuple[str, ...]) -> Answer:
         context = click.Context(command, info_name=name, parent=context)
     text = context.get_help()
     current().answer({"command": context.command_path, "help": text}, lambda: click.echo(text))
-    return None

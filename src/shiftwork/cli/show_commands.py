@@ -9,7 +9,7 @@ import msgspec
 
 from shiftwork.cli import blocked, printing
 from shiftwork.cli.bulk_commands import conditions, where
-from shiftwork.cli.shell import Answer, Command, Shell, together, with_queue
+from shiftwork.cli.shell import Command, Shell, together, with_queue
 from shiftwork.model.states import State
 from shiftwork.model.task import SCHEDULED
 
@@ -32,10 +32,9 @@ _page = together(
 @_page
 @click.option("--newest", is_flag=True, help="The newest first.")
 @with_queue()
-async def list_(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
+async def list_(shell: Shell, queue: AnyQueue, **given: Any) -> None:
     """List tasks, oldest first unless --newest is given."""
     await _list(shell, queue, given, newest=given["newest"])
-    return None
 
 
 @click.command(cls=Command)
@@ -43,10 +42,9 @@ async def list_(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
 @conditions
 @_page
 @with_queue()
-async def search(shell: Shell, queue: AnyQueue, *, text: tuple[str, ...], **given: Any) -> Answer:
+async def search(shell: Shell, queue: AnyQueue, *, text: tuple[str, ...], **given: Any) -> None:
     """Find tasks by words in their title, payload, tags and errors, newest first."""
     await _list(shell, queue, {**given, "search": " ".join([*text, given["search"] or ""])}, newest=True)
-    return None
 
 
 async def _list(shell: Shell, queue: AnyQueue, given: dict[str, Any], *, newest: bool) -> None:
@@ -80,7 +78,7 @@ def _is_scheduled(task: Task) -> bool:
 @click.command("show", cls=Command)
 @click.argument("task")
 @with_queue()
-async def show_task(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
+async def show_task(shell: Shell, queue: AnyQueue, *, task: str) -> None:
     """Show a task. Its fields, failures, result, cost and timeline."""
     found = await queue.get(task)
     history = (await queue.tasks.history(found.id)).events
@@ -97,7 +95,6 @@ async def show_task(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
         printing.section("Timeline", lambda: timeline(history))
 
     shell.answer({**msgspec.structs.asdict(found), "reviews": reviews, "history": history}, text)
-    return None
 
 
 def _facts(task: Task, now: float) -> None:
@@ -234,25 +231,23 @@ def timeline(events: list[Event]) -> None:
 @click.argument("task")
 @click.option("--limit", type=int, default=1000, show_default=True, help="Maximum number of events.")
 @with_queue()
-async def history(shell: Shell, queue: AnyQueue, *, task: str, limit: int) -> Answer:
+async def history(shell: Shell, queue: AnyQueue, *, task: str, limit: int) -> None:
     """Show every event of a task, oldest first."""
     events = (await queue.tasks.history(task, limit=limit)).events
     shell.answer(events, lambda: timeline(events))
-    return None
 
 
 @click.command(cls=Command)
 @click.argument("task", required=False)
 @with_queue()
-async def explain(shell: Shell, queue: AnyQueue, *, task: str | None) -> Answer:
+async def explain(shell: Shell, queue: AnyQueue, *, task: str | None) -> None:
     """Explain why a task is not running, and what would change that; without TASK, for all waiting tasks."""
     if task is None:
         waiting = await queue.control.blocked()
         shell.answer(waiting, lambda: blocked.report(waiting))
-        return None
+        return
     found = await queue.explain(task)
     shell.answer(found, lambda: _explanation(found))
-    return None
 
 
 def _explanation(found: Explanation) -> None:

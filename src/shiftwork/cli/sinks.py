@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SEC = 15.0
 LOOK_EVERY_SEC = 0.25
+_NAME = click.argument("sink", metavar="NAME")
 _WANTS = ("alerts", "severity", "events", "types", "creators")
 _WANTED = [
     click.option("--alert", "alerts", multiple=True, metavar="KIND", help="A kind of alert; all without. Repeatable."),
@@ -66,7 +67,7 @@ def sinks() -> None:
 @click.option("--allow-private", is_flag=True, help="Allow an address that is not public.")
 @_options(_REACHED, _WANTED)
 @with_queue(create=True)
-async def add(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
+async def add(shell: Shell, queue: AnyQueue, **given: Any) -> None:
     """Notify ADDRESS from now on: a URL, or e-mail addresses separated by commas.
 
     Without --alert and --event all alerts are sent. A webhook is signed; its secret is shown now and never again.
@@ -75,7 +76,6 @@ async def add(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
     shell.answer(added, lambda: click.echo(added.secret or f"{printing.clean(added.sink.name)} added"))
     if added.secret is not None and not shell.json:
         click.echo("Messages are signed with this secret. It will not be shown again.", err=True)
-    return None
 
 
 @sinks.command()
@@ -84,10 +84,10 @@ async def add(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
 @click.option("--allow-private/--public-only", default=None, help="Whether to allow an address that is not public.")
 @_options(_REACHED, _WANTED)
 @with_queue()
-async def update(shell: Shell, queue: AnyQueue, *, name: str, **given: Any) -> Answer:
+async def update(shell: Shell, queue: AnyQueue, *, name: str, **given: Any) -> None:
     """Change a sink's address, secret or filter. A new filter replaces the whole old one."""
-    _print(shell, await queue.sinks.update(name, **_fields(given)), "changed")
-    return None
+    changed = await queue.sinks.update(name, **_fields(given))
+    shell.answer(changed, lambda: printing.echo(f"{changed.name} changed"))
 
 
 def _fields(given: dict[str, Any]) -> dict[str, Any]:
@@ -104,14 +104,11 @@ def _fields(given: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "wants": wants} if wants else fields
 
 
-@sinks.command("list")
-@with_queue()
-async def list_sinks(shell: Shell, queue: AnyQueue) -> Answer:
+@sinks.shows("list")
+def _sinks(found: list[Sink]) -> None:
     """List the sinks by name, with their status."""
-    found = await queue.sinks.list()
     columns = ["sink", "kind", "address", "status", "wants", "last error"]
-    shell.answer(found, lambda: printing.table(columns, [_row(sink) for sink in found], "no sinks"))
-    return None
+    printing.table(columns, [_row(sink) for sink in found], "no sinks")
 
 
 def _row(sink: Sink) -> tuple[object, ...]:
@@ -127,12 +124,10 @@ def _wants(sink: Sink) -> str:
     return "; ".join(part for part in (" ".join(alerts + least), ", ".join(wants.events), " ".join(narrow)) if part)
 
 
-@sinks.command("show")
-@click.argument("name")
-@with_queue()
-async def show_sink(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+@sinks.shows("show")
+@_NAME
+def _sink(sink: Sink) -> None:
     """Show one sink, and why it is paused or failing."""
-    sink = await queue.sinks.get(name)
     times = {"rests_until": sink.rests_until, "paused_at": sink.paused_at, "created_at": sink.created_at}
     facts = [
         *[("name", sink.name), ("kind", sink.kind), ("address", sink.address), ("server", sink.server)],
@@ -141,42 +136,29 @@ async def show_sink(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
         *[(label.rpartition("_")[0], printing.when(at)) for label, at in times.items()],
         *[("why paused", sink.pause_reason), ("last error", sink.last_error), ("by", sink.created_by)],
     ]
-    shell.answer(sink, lambda: printing.facts(facts))
-    return None
+    printing.facts(facts)
 
 
-@sinks.command()
-@click.argument("name")
+@sinks.shows("pause")
+@_NAME
 @click.option("--reason", help="The reason, shown by `sinks show`.")
-@with_queue()
-async def pause(shell: Shell, queue: AnyQueue, *, name: str, reason: str | None) -> Answer:
+def _paused(sink: Sink) -> None:
     """Pause a sink until it is resumed. Its deliveries wait."""
-    _print(shell, await queue.sinks.pause(name, reason), "paused")
-    return None
+    printing.echo(f"{sink.name} paused")
 
 
-@sinks.command()
-@click.argument("name")
-@with_queue()
-async def resume(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+@sinks.shows("resume")
+@_NAME
+def _resumed(sink: Sink) -> None:
     """Resume a sink, whatever paused it."""
-    _print(shell, await queue.sinks.resume(name), "resumed")
-    return None
+    printing.echo(f"{sink.name} resumed")
 
 
-def _print(shell: Shell, sink: Sink, done: str) -> None:
-    shell.answer(sink, lambda: click.echo(f"{printing.clean(sink.name)} {done}"))
-
-
-@sinks.command()
-@click.argument("name")
-@with_queue()
-async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+@sinks.shows("remove")
+@_NAME
+def _removed(removed: bool, sink: str) -> None:  # noqa: FBT001  # the answer
     """Remove a sink with its waiting deliveries."""
-    removed = await queue.sinks.remove(name)
-    text = "removed" if removed else "is not a sink"
-    shell.answer({"sink": name, "removed": removed}, lambda: click.echo(f"{printing.clean(name)} {text}"))
-    return None
+    printing.echo(f"{sink} {'removed' if removed else 'is not a sink'}")
 
 
 @sinks.command("test")
@@ -217,19 +199,12 @@ def deliveries() -> None:
     """Show deliveries to sinks, and send failed ones again. Without a subcommand: the list."""
 
 
-@deliveries.command("list")
+@deliveries.shows("list")
 @click.option("--sink", help="Only to this sink.")
-@click.option("--status", type=click.Choice(["pending", "sent", "dead"]))
-@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
-@click.option("--after", metavar="ID", help="Continue after this one.")
-@with_queue()
-async def list_deliveries(shell: Shell, queue: AnyQueue, *, sink: str | None = None, **page: Any) -> Answer:
+def _deliveries(found: list[Delivery], now: float) -> None:
     """List deliveries, newest first."""
-    found = await queue.deliveries.list(sink, **page)
-    now = queue.now()
     columns = ["delivery", "sink", "status", "attempts", "made", "next", "message", "error"]
-    shell.answer(found, lambda: printing.table(columns, [_line(each, now) for each in found], "no deliveries"))
-    return None
+    printing.table(columns, [_line(each, now) for each in found], "no deliveries")
 
 
 def _line(sent: Delivery, now: float) -> tuple[object, ...]:
@@ -245,12 +220,10 @@ def _line(sent: Delivery, now: float) -> tuple[object, ...]:
     )
 
 
-@deliveries.command("show")
+@deliveries.shows("show")
 @click.argument("delivery_id", metavar="ID")
-@with_queue()
-async def show_delivery(shell: Shell, queue: AnyQueue, *, delivery_id: str) -> Answer:
+def _delivery(sent: Delivery) -> None:
     """Show one delivery with its content."""
-    sent = await queue.deliveries.get(delivery_id)
     facts = [
         *[("delivery", sent.id), ("sink", sent.sink), ("status", sent.status), ("attempts", sent.attempts)],
         *[
@@ -260,19 +233,17 @@ async def show_delivery(shell: Shell, queue: AnyQueue, *, delivery_id: str) -> A
         ],
         *[("error", sent.error), ("message", sent.message), ("notification", printing.pretty(sent.notification))],
     ]
-    shell.answer(sent, lambda: printing.facts(facts))
-    return None
+    printing.facts(facts)
 
 
 @deliveries.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--sink", help="All dead deliveries of this sink.")
 @with_queue()
-async def redeliver(shell: Shell, queue: AnyQueue, *, ids: tuple[str, ...], sink: str | None) -> Answer:
+async def redeliver(shell: Shell, queue: AnyQueue, *, ids: tuple[str, ...], sink: str | None) -> None:
     """Send deliveries again: each ID, or all dead ones of a --sink."""
     if bool(ids) == (sink is not None):
         refuse("name either deliveries or a --sink")
     again = [await queue.deliveries.redeliver(each) for each in ids]
     count = len(again) if sink is None else await queue.deliveries.redeliver_dead(sink)
     shell.answer({"redelivered": count}, lambda: click.echo(f"{count} sent again"))
-    return None

@@ -24,30 +24,31 @@ if TYPE_CHECKING:
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group(cls=Group, invoke_without_command=True)
+@click.group(cls=Group, namespace="snapshots", covers={"take": "snapshot"}, invoke_without_command=True)
 @click.option("--to", "file", type=FILE, metavar="FILE", help="Write to this file instead of the snapshot folder.")
 @click.pass_context
-def snapshot(context: click.Context, *, file: Path | None) -> Answer:
+def snapshot(context: click.Context, *, file: Path | None) -> None:
     """Save the whole queue at this moment to a file. The queue continues meanwhile."""
     if context.invoked_subcommand is not None:
-        return None
-    return context.invoke(take) if file is None else _save(current(), file)
+        return
+    if file is None:
+        context.invoke(take)
+    else:
+        _save(current(), file)
 
 
 @with_queue()
-async def take(shell: Shell, queue: AnyQueue) -> Answer:
+async def take(shell: Shell, queue: AnyQueue) -> None:
     made = await queue.snapshots.take()
     shell.answer(made, lambda: click.echo(f"{made.name}: {made.size} bytes, checksum {made.checksum}"))
-    return None
 
 
-def _save(shell: Shell, path: Path) -> Answer:
+def _save(shell: Shell, path: Path) -> None:
     if path.exists():
         raise InputError(f"{path} already exists", where="--to", hint="Name a new file.")
     head = asyncio.run(_write(shell, path))
     answer = {"file": str(path), "size": path.stat().st_size, **_facts(head)}
     shell.answer(answer, lambda: click.echo(f"{path}: {answer['rows']} rows, checksum {head.checksum}"))
-    return None
 
 
 async def _write(shell: Shell, path: Path) -> Head:
@@ -63,14 +64,11 @@ def _facts(head: Head) -> dict[str, Any]:
     return {**known, "rows": rows, "counts": head.counts}
 
 
-@snapshot.command("list")
-@with_queue()
-async def list_(shell: Shell, queue: AnyQueue) -> Answer:
+@snapshot.shows("list")
+def _table(found: list[Snapshot]) -> None:
     """List the snapshots in the folder, the newest first."""
-    found = await queue.snapshots.list()
     columns = ["snapshot", "taken at", "bytes", "schema", "checksum"]
-    shell.answer(found, lambda: printing.table(columns, [_row(each) for each in found], "no snapshots"))
-    return None
+    printing.table(columns, [_row(each) for each in found], "no snapshots")
 
 
 def _row(each: Snapshot) -> tuple[object, ...]:
@@ -87,11 +85,10 @@ def restore(*, file: Path, verify: bool) -> Answer:
     return asyncio.run(_restore(shell, file, verify=verify))
 
 
-async def _restore(shell: Shell, file: Path, *, verify: bool) -> Answer:
+async def _restore(shell: Shell, file: Path, *, verify: bool) -> None:
     from shiftwork.snapshots import copy as copying  # noqa: PLC0415  # no store for `--help`
 
     _print(shell, await copying.restore(file, shell.store, verify=verify, progress=_progress(shell)))
-    return None
 
 
 @click.command(cls=Command)
@@ -108,11 +105,10 @@ def copy(*, source: str, target: str, verify: bool) -> Answer:
     return asyncio.run(_copy(shell, source, target, verify=verify))
 
 
-async def _copy(shell: Shell, source: str, target: str, *, verify: bool) -> Answer:
+async def _copy(shell: Shell, source: str, target: str, *, verify: bool) -> None:
     from shiftwork.snapshots import copy as copying  # noqa: PLC0415  # no store for `--help`
 
     _print(shell, await copying.copy(source, target, verify=verify, progress=_progress(shell)))
-    return None
 
 
 def _print(shell: Shell, copied: Copied) -> None:

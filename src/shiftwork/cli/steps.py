@@ -31,13 +31,12 @@ if TYPE_CHECKING:
 @click.option("--after", type=int, default=0, metavar="PLACE", help="Continue after this step.")
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @with_queue()
-async def steps(shell: Shell, queue: AnyQueue, *, task: str, after: int, limit: int) -> Answer:
+async def steps(shell: Shell, queue: AnyQueue, *, task: str, after: int, limit: int) -> None:
     """Show the steps of a task: finished and interrupted ones, with their costs."""
     found = await queue.steps.list(task, after=after, limit=limit)
     columns = ["place", "step", "status", "fence", "cost", "tokens", "done", "result"]
     rows = [_row(step) for step in found]
     shell.answer([with_result(step) for step in found], lambda: printing.table(columns, rows, "no steps"))
-    return None
 
 
 def with_result(record: Step | Effect) -> dict[str, Any]:
@@ -151,14 +150,13 @@ def effects() -> None:
 @with_queue()
 async def list_(
     shell: Shell, queue: AnyQueue, *, task_id: str | None, key: str | None, all_: bool, limit: int, after: str
-) -> Answer:
+) -> None:
     """List effects by key; without --task, --key or --all, those not known to be done."""
     open_only = not (task_id or key or all_)
     found = await queue.effects.list(task_id, key=key, open_only=open_only, limit=limit, after=after)
     columns = ["key", "status", "task", "fence", "began", "done", "resolved by", "result"]
     rows = [_effect_row(effect) for effect in found]
     shell.answer([with_result(effect) for effect in found], lambda: printing.table(columns, rows, "no effects"))
-    return None
 
 
 def _effect_row(effect: Effect) -> tuple[object, ...]:

@@ -133,8 +133,9 @@ async def submit(
         _warn([task])
         if wait is not None:
             click.echo(_line(task), err=True)
-            return await wait_for_task(shell, queue, task.id, wait, after)
-        shell.answer(task, lambda: click.echo(_line(task)))
+            await wait_for_task(shell, queue, task.id, wait, after)
+        else:
+            shell.answer(task, lambda: click.echo(_line(task)))
     return None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shiftwork.cli import printing
-from shiftwork.cli.shell import Answer, Command, Shell, with_queue
+from shiftwork.cli.shell import Command, Shell, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -20,7 +20,7 @@ _INDENT = " " * 9
 @click.argument("task")
 @click.option("--follow", "-f", is_flag=True, help="Follow new lines until the task has ended.")
 @with_queue()
-async def logs(shell: Shell, queue: AnyQueue, *, task: str, follow: bool) -> Answer:
+async def logs(shell: Shell, queue: AnyQueue, *, task: str, follow: bool) -> None:
     """Show a task's log: what its handler logged, and what a command agent printed. With --json as JSON lines."""
     attempt, after = None, 0
     while True:
@@ -39,7 +39,6 @@ async def logs(shell: Shell, queue: AnyQueue, *, task: str, follow: bool) -> Ans
         after = page.next
     if follow and not shell.json:
         click.echo(f"the task is {page.status}", err=True)
-    return None
 
 
 def _text(line: LogLine) -> str:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shiftwork.access.scopes import MEANING, SCOPES
+from shiftwork.access.model import MEANING, SCOPES
 from shiftwork.cli import params, printing
 from shiftwork.cli.groups import listing
-from shiftwork.cli.shell import Answer, Shell, with_queue
+from shiftwork.cli.shell import Shell, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.access.model import TokenInfo
@@ -32,23 +32,19 @@ def tokens() -> None:
 @with_queue(create=True)
 async def create(
     shell: Shell, queue: AnyQueue, *, name: str, scopes: tuple[str, ...], expires: params.When | None
-) -> Answer:
+) -> None:
     """Create a token with a NAME that says whose it is. Its secret is shown once."""
     made = await queue.tokens.create(name, scopes, expires_at=None if expires is None else expires.at(queue.now()))
     shell.answer(made, lambda: click.echo(made.secret))
     if not shell.json:
         click.echo(f"This is token {made.id}. Keep its secret: it will not be shown again.", err=True)
-    return None
 
 
-@tokens.command("list")
-@with_queue()
-async def list_(shell: Shell, queue: AnyQueue) -> Answer:
+@tokens.shows("list")
+def _table(found: list[TokenInfo]) -> None:
     """List the tokens, oldest first, including revoked and expired ones."""
-    found = await queue.tokens.list()
     columns = ["token", "name", "status", "scopes", "created", "by", "expires"]
-    shell.answer(found, lambda: printing.table(columns, [_row(each) for each in found], "no tokens"))
-    return None
+    printing.table(columns, [_row(each) for each in found], "no tokens")
 
 
 def _row(found: TokenInfo) -> tuple[object, ...]:
@@ -56,11 +52,7 @@ def _row(found: TokenInfo) -> tuple[object, ...]:
     return found.id, found.name, found.status, found.scopes, created, found.created_by, expires
 
 
-@tokens.command()
+@tokens.shows("revoke")
 @click.argument("token_id", metavar="ID")
-@with_queue()
-async def revoke(shell: Shell, queue: AnyQueue, *, token_id: str) -> Answer:
-    """Revoke the token ID."""
-    found = await queue.tokens.revoke(token_id)
-    shell.answer(found, lambda: click.echo(f"{found.id} {printing.clean(found.name)} revoked"))
-    return None
+def _revoked(found: TokenInfo) -> None:
+    printing.echo(f"{found.id} {found.name} revoked")

@@ -11,7 +11,7 @@ import msgspec
 
 from shiftwork.cli import params, printing
 from shiftwork.cli.groups import listing
-from shiftwork.cli.shell import Answer, Shell, refuse, together, with_queue
+from shiftwork.cli.shell import Shell, refuse, together, with_queue
 from shiftwork.model import check
 from shiftwork.triggers.model import NewTrigger
 
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from shiftwork.triggers.model import Firing, Preview, SavedTrigger, Trigger
 
 SHOWN_FIRINGS = 10
-
-
-def _plain(value: Any) -> Any:
-    """Leaves the kind out of the table: the source shows it."""
-    return msgspec.to_builtins(value)
 
 
 @listing("triggers", covers={"save": "triggers add"})
@@ -90,12 +85,11 @@ _SOURCES = together(
 )
 @click.option("--file", type=params.json_file, metavar="FILE", help="The whole trigger as JSON, or - for stdin.")
 @with_queue(create=True, check=_one_source)
-async def add(shell: Shell, queue: AnyQueue, *, name: str, file: Any, secret_env: str | None, **options: Any) -> Answer:
+async def add(shell: Shell, queue: AnyQueue, *, name: str, file: Any, secret_env: str | None, **options: Any) -> None:
     """Add a trigger, or change the one of this NAME."""
     trigger = check.read(file if file is not None else _trigger(options), NewTrigger, "trigger")
     saved = await queue.triggers.save(name, **msgspec.structs.asdict(trigger), secret=_secret(secret_env))
-    shell.answer(_plain(saved), lambda: _saved(saved))
-    return None
+    shell.answer(saved, lambda: _saved(saved))
 
 
 def _trigger(options: dict[str, Any]) -> dict[str, Any]:
@@ -141,16 +135,11 @@ def _saved(saved: SavedTrigger) -> None:
         click.echo(f"secret (shown this once): {saved.secret}")
 
 
-@triggers.command("list")
-@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
-@with_queue()
-async def list_(shell: Shell, queue: AnyQueue, *, limit: int = 100) -> Answer:
+@triggers.shows("list")
+def _table(found: list[Trigger], now: float) -> None:
     """List the triggers with their sources and firings."""
-    found = await queue.triggers.list(limit=limit)
-    now = queue.now()
     columns = ["name", "waits for", "creates", "next", "fired", "last", ""]
-    shell.answer(_plain(found), lambda: printing.table(columns, [_row(each, now) for each in found], "no triggers"))
-    return None
+    printing.table(columns, [_row(each, now) for each in found], "no triggers")
 
 
 def _row(trigger: Trigger, now: float) -> tuple[object, ...]:
@@ -188,11 +177,10 @@ def _creates(trigger: Trigger) -> str:
 @triggers.command("show")
 @click.argument("name")
 @with_queue()
-async def show_(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+async def show_(shell: Shell, queue: AnyQueue, *, name: str) -> None:
     """Show a trigger and its last firings."""
     trigger, firings = await queue.triggers.get(name), await queue.triggers.firings(name, limit=SHOWN_FIRINGS)
-    shell.answer(_plain({"trigger": trigger, "firings": firings}), lambda: _show(trigger, firings, queue.now()))
-    return None
+    shell.answer({"trigger": trigger, "firings": firings}, lambda: _show(trigger, firings, queue.now()))
 
 
 def _show(trigger: Trigger, firings: Sequence[Firing], now: float) -> None:
@@ -212,35 +200,22 @@ def _show(trigger: Trigger, firings: Sequence[Firing], now: float) -> None:
     printing.section("Firings", lambda: printing.table(["ago", "outcome", "for", "outcome"], rows, "none yet"))
 
 
-@triggers.command()
-@click.argument("name")
-@with_queue()
-async def pause(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+@triggers.shows("pause")
+def _paused(found: Trigger) -> None:
     """Pause a trigger until it is resumed. Occasions in between are ignored."""
-    found = await queue.triggers.pause(name)
-    shell.answer(_plain(found), lambda: click.echo(f"{printing.clean(name)} paused"))
-    return None
+    printing.echo(f"{found.name} paused")
 
 
-@triggers.command()
-@click.argument("name")
-@with_queue()
-async def resume(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+@triggers.shows("resume")
+def _resumed(found: Trigger) -> None:
     """Resume a trigger, for occasions from now on."""
-    found = await queue.triggers.resume(name)
-    shell.answer(_plain(found), lambda: click.echo(f"{printing.clean(name)} resumed"))
-    return None
+    printing.echo(f"{found.name} resumed")
 
 
-@triggers.command()
-@click.argument("name")
-@with_queue()
-async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+@triggers.shows("remove")
+def _removed(removed: bool, name: str) -> None:  # noqa: FBT001  # the answer
     """Remove a trigger with its firings. Tasks it created stay."""
-    removed = await queue.triggers.remove(name)
-    text = "removed" if removed else "does not exist"
-    shell.answer({"name": name, "removed": removed}, lambda: click.echo(f"{printing.clean(name)} {text}"))
-    return None
+    printing.echo(f"{name} {'removed' if removed else 'does not exist'}")
 
 
 _FILLED = together(
@@ -262,23 +237,21 @@ def _fill(parameter: Sequence[tuple[str, Any]], facts: Any) -> dict[str, Any]:
 @with_queue()
 async def fire(
     shell: Shell, queue: AnyQueue, *, name: str, parameter: Sequence[Any], facts: Any, reason: str | None
-) -> Answer:
+) -> None:
     """Fire a trigger now, paused or not."""
     came = await queue.triggers.fire(name, **_fill(parameter, facts), reason=reason)
     shell.answer(came, lambda: click.echo(f"{came.outcome} {came.reason or ' '.join(came.tasks)}"))
-    return None
 
 
 @triggers.command()
 @click.argument("name")
 @_FILLED
 @with_queue()
-async def preview(shell: Shell, queue: AnyQueue, *, name: str, parameter: Sequence[Any], facts: Any) -> Answer:
+async def preview(shell: Shell, queue: AnyQueue, *, name: str, parameter: Sequence[Any], facts: Any) -> None:
     """Show what a trigger would create, and the next times of a schedule, without creating anything."""
     seen = await queue.triggers.preview(name, **_fill(parameter, facts))
-    answer = {**_plain(seen), "next": [printing.iso(at) for at in seen.next]}
+    answer = {**printing.plain(seen), "next": [printing.iso(at) for at in seen.next]}
     shell.answer(answer, lambda: _preview(seen))
-    return None
 
 
 def _preview(seen: Preview) -> None:

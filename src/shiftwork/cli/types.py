@@ -8,10 +8,8 @@ import click
 
 from shiftwork.cli import params, printing
 from shiftwork.cli.groups import listing
-from shiftwork.cli.shell import Answer, Shell, with_queue
 
 if TYPE_CHECKING:
-    from shiftwork.client import AnyQueue
     from shiftwork.task_types.model import TaskType
 
 _SCHEMA: dict[str, Any] = {"type": params.json_object_or_file, "metavar": "JSON"}
@@ -22,21 +20,14 @@ def types() -> None:
     """Show and set the schemas of payloads and results of a type. Without a subcommand: the list."""
 
 
-@types.command("list")
-@with_queue()
-async def list_(shell: Shell, queue: AnyQueue) -> Answer:
+@types.shows("list")
+def _table(found: list[TaskType]) -> None:
     """List the registered types, and where workers declare them differently."""
-    found = await queue.types.list()
-
-    def text() -> None:
-        columns = ["type", "payload", "result", "options", "set by", "changed", "drift"]
-        printing.table(columns, [_row(each) for each in found], "no types are registered")
-        for each in found:
-            for drift in each.drift:
-                click.echo(f"drift: {printing.clean(each.name)}: {printing.clean(drift.text)}")
-
-    shell.answer(found, text)
-    return None
+    columns = ["type", "payload", "result", "options", "set by", "changed", "drift"]
+    printing.table(columns, [_row(each) for each in found], "no types are registered")
+    for each in found:
+        for drift in each.drift:
+            printing.echo(f"drift: {each.name}: {drift.text}")
 
 
 def _row(found: TaskType) -> tuple[object, ...]:
@@ -57,49 +48,32 @@ def _fields(schema: dict[str, Any] | None) -> str:
     return printing.clip(", ".join(f"{name}*" if name in starred else str(name) for name in fields))
 
 
-@types.command()
-@click.argument("name")
-@with_queue()
-async def show(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+@types.shows("show")
+def _show(found: TaskType) -> None:
     """Show the schemas and options of type NAME, and where workers declare them differently."""
-    found = await queue.types.get(name)
-
-    def text() -> None:
-        facts = [("type", found.name), ("set by", f"{found.set_by} ({found.changed_by})")]
-        facts.append(("changed", printing.when(found.changed_at)))
-        facts += [(key, printing.pretty(value)) for key, value in found.options.settings().items()]
-        facts += [(f"limit {key}", value) for key, value in found.options.limit().items()]
-        facts += [("drift", drift.text) for drift in found.drift]
-        printing.facts(facts)
-        printing.section("Payload", lambda: _print_schema(found.payload_schema))
-        printing.section("Result", lambda: _print_schema(found.result_schema))
-
-    shell.answer(found, text)
-    return None
+    facts = [("type", found.name), ("set by", f"{found.set_by} ({found.changed_by})")]
+    facts.append(("changed", printing.when(found.changed_at)))
+    facts += [(key, printing.pretty(value)) for key, value in found.options.settings().items()]
+    facts += [(f"limit {key}", value) for key, value in found.options.limit().items()]
+    facts += [("drift", drift.text) for drift in found.drift]
+    printing.facts(facts)
+    printing.section("Payload", lambda: _print_schema(found.payload_schema))
+    printing.section("Result", lambda: _print_schema(found.result_schema))
 
 
 def _print_schema(schema: dict[str, Any] | None) -> None:
     click.echo("any" if schema is None else printing.pretty(schema))
 
 
-@types.command()
-@click.argument("name")
+@types.shows("save")
 @click.option("--payload-schema", **_SCHEMA, help="JSON Schema of payloads: JSON, @file, or - for stdin.")
 @click.option("--result-schema", **_SCHEMA, help="JSON Schema of results: JSON, @file, or - for stdin.")
-@with_queue(create=True)
-async def save(shell: Shell, queue: AnyQueue, *, name: str, **schemas: dict[str, Any] | None) -> Answer:
+def _saved(found: TaskType) -> None:
     """Set the schemas of type NAME; an omitted one accepts anything. Workers do not change them."""
-    found = await queue.types.save(name, **schemas)
-    shell.answer(found, lambda: click.echo(f"The schemas of type {printing.clean(name)} are in force."))
-    return None
+    printing.echo(f"The schemas of type {found.name} are in force.")
 
 
-@types.command()
-@click.argument("name")
-@with_queue()
-async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+@types.shows("remove")
+def _removed(removed: bool, name: str) -> None:  # noqa: FBT001  # the answer
     """Stop checking payloads and results of type NAME, until a worker declares it again."""
-    removed = await queue.types.remove(name)
-    line = f"Type {printing.clean(name)} is no longer checked." if removed else f"There is no type {name!r}."
-    shell.answer({"removed": removed}, lambda: click.echo(line))
-    return None
+    printing.echo(f"Type {name} is no longer checked." if removed else f"There is no type {name!r}.")

@@ -89,11 +89,10 @@ def _text(value: Any) -> str:
 @click.option("--data", type=params.word_or_json, metavar="VALUE", help="The value: JSON, or a word.")
 @click.option("--task", help="Only to this task.")
 @with_queue()
-async def signal(shell: Shell, queue: AnyQueue, *, name: str, data: Any, task: str | None) -> Answer:
+async def signal(shell: Shell, queue: AnyQueue, *, name: str, data: Any, task: str | None) -> None:
     """Send the signal NAME to tasks that wait for it. It is kept for a day for later waits."""
     sent = await queue.waits.signal(name, data, task=task)
     shell.answer(sent, lambda: click.echo(printing.clean(f"signal {sent.name}: {_woken(sent.freed)}")))
-    return None
 
 
 def _woken(count: int) -> str:
@@ -107,7 +106,7 @@ def _woken(count: int) -> str:
 @click.option("--after", metavar="TASK", help="Continue after this task.")
 @click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @with_queue()
-async def approvals(shell: Shell, queue: AnyQueue, **conditions: Any) -> Answer:
+async def approvals(shell: Shell, queue: AnyQueue, **conditions: Any) -> None:
     """List open requests to people. Approvals that guards require, and questions of agents."""
     found = await queue.approvals.list(**conditions)
     columns = ["task", "kind", "type", "what", "asked", "expires", "revision"]
@@ -115,7 +114,6 @@ async def approvals(shell: Shell, queue: AnyQueue, **conditions: Any) -> Answer:
     shell.answer(
         found, lambda: printing.table(columns, [_row(asked, now) for asked in found], "no open questions or approvals")
     )
-    return None
 
 
 def _row(asked: ApprovalRequest, now: float) -> tuple[object, ...]:
@@ -131,18 +129,16 @@ def _row(asked: ApprovalRequest, now: float) -> tuple[object, ...]:
 @click.option("--revision", help="Only if the work is still this revision, which `approvals` shows.")
 @click.option("--version", type=int, help="Only if the task is still at this version.")
 @with_queue()
-async def approve(shell: Shell, queue: AnyQueue, *, task: str, reject: bool, **stated: Any) -> Answer:
+async def approve(shell: Shell, queue: AnyQueue, *, task: str, reject: bool, **stated: Any) -> None:
     """Approve a task that a guard has stopped, or cancel it with --reject."""
     decide = queue.approvals.reject if reject else queue.approvals.approve
     change_commands.show_outcome(shell, await decide(task, **stated))
-    return None
 
 
 @click.command(cls=Command)
 @click.argument("task")
 @click.option("--data", type=params.word_or_json, required=True, metavar="VALUE", help="The answer: JSON, or a word.")
 @with_queue()
-async def answer(shell: Shell, queue: AnyQueue, *, task: str, data: Any) -> Answer:
+async def answer(shell: Shell, queue: AnyQueue, *, task: str, data: Any) -> None:
     """Answer a task's question. `approvals` lists them."""
     change_commands.show_outcome(shell, await queue.approvals.answer(task, data))
-    return None

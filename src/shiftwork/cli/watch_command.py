@@ -14,7 +14,7 @@ import click
 
 from shiftwork.cli import params, printing
 from shiftwork.cli.live_status import LiveStatus
-from shiftwork.cli.shell import Answer, Command, Shell, with_queue
+from shiftwork.cli.shell import Command, Shell, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -35,7 +35,7 @@ LINES = 200
 @click.option("--every", type=params.NumberRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Print it once and exit (the default without a terminal).")
 @with_queue()
-async def watch(shell: Shell, queue: AnyQueue, *, every: float, once: bool) -> Answer:
+async def watch(shell: Shell, queue: AnyQueue, *, every: float, once: bool) -> None:
     """Watch the queue: waiting and running tasks, agents, events. q quits.
 
     With --json, one line per update.
@@ -45,13 +45,12 @@ async def watch(shell: Shell, queue: AnyQueue, *, every: float, once: bool) -> A
         async for look in looks:
             printing.line(look)
             if once:
-                return None
+                return
             await asyncio.sleep(every)
     elif once or not sys.stdout.isatty():
         await _print(queue, await anext(looks))
     else:
         await _move(queue, looks, every)
-    return None
 
 
 async def _looks(queue: AnyQueue) -> AsyncIterator[LiveStatus]:

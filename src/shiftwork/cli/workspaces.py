@@ -9,7 +9,7 @@ import click
 
 from shiftwork.cli import printing
 from shiftwork.cli.groups import listing
-from shiftwork.cli.shell import Answer, Shell, current, refuse, with_queue
+from shiftwork.cli.shell import Shell, current, refuse, with_queue
 from shiftwork.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,28 +22,18 @@ def workspaces() -> None:
     """List workspaces, and move one to another database of the map. Without a subcommand: the list."""
 
 
-@workspaces.command("list")
-@with_queue()
-async def list_(shell: Shell, queue: AnyQueue) -> Answer:
-    """List every workspace with its database and its numbers of tasks."""
-    found = await queue.workspaces.list()
-    shell.answer(found, lambda: table(found))
-    return None
-
-
+@workspaces.shows("list")
 def table(found: Sequence[WorkspaceInfo]) -> None:
+    """List every workspace with its database and its numbers of tasks."""
     columns = ["workspace", "database", "profile", "open tasks", "ready", "running", "dead letters", "created"]
     printing.table(columns, [_row(each) for each in found], "no workspaces")
 
 
-@workspaces.command("databases")
-@with_queue()
-async def databases_(shell: Shell, queue: AnyQueue) -> Answer:
+@workspaces.shows("databases")
+def _databases(found: Sequence[DatabaseInfo]) -> None:
     """List the databases of the map. State, workspaces, open tasks, and how late maintenance is."""
-    found = await queue.workspaces.databases()
     columns = ["database", "state", "workspaces", "open tasks", "answered", "maintenance", "error"]
-    shell.answer(found, lambda: printing.table(columns, [_database(each) for each in found]))
-    return None
+    printing.table(columns, [_database(each) for each in found])
 
 
 def _database(found: DatabaseInfo) -> tuple[object, ...]:
@@ -75,7 +65,7 @@ def _check(*, to: str | None, resume: bool, undo: bool, **_: Any) -> None:
 @click.option("--resume", is_flag=True, help="Finish a move that was interrupted.")
 @click.option("--undo", is_flag=True, help="Give up a move that has not switched yet.")
 @with_queue(check=_check)
-async def move_(shell: Shell, queue: AnyQueue, *, name: str, to: str | None, undo: bool, **_: bool) -> Answer:
+async def move_(shell: Shell, queue: AnyQueue, *, name: str, to: str | None, undo: bool, **_: bool) -> None:
     """Move a workspace to another database of the map while it is in use.
 
     Rows are copied while work continues. Writes wait only while the last changes are copied and the workspace is
@@ -96,11 +86,10 @@ async def move_(shell: Shell, queue: AnyQueue, *, name: str, to: str | None, und
     if undo:
         await move.undo(routes, name, tell)
         shell.answer({"workspace": name, "undone": True}, lambda: click.echo(f"{name}: stays in {routes.owner(name)}"))
-        return None
+        return
     moved = await (move.resume(routes, name, tell) if to is None else move.move(routes, name, to, tell))
     if moved is None:
         shell.answer({"workspace": name, "finished": True}, lambda: click.echo(f"{name}: is in {routes.owner(name)}"))
-        return None
+        return
     line = f"{moved.rows} rows, checksum {moved.checksum}, writes waited {moved.paused_sec:.1f} s"
     shell.answer(moved, lambda: click.echo(f"{name}: {moved.source} to {moved.target}, {line}"))
-    return None

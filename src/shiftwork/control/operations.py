@@ -26,7 +26,7 @@ from shiftwork.observe.model import WaitingWork
 from shiftwork.operation.local import Call, implements, reading, transaction
 from shiftwork.search import index
 from shiftwork.search.model import LEVELS, Level
-from shiftwork.store.store import Row, Tx
+from shiftwork.store.store import Row, Tx, record
 
 BATCH = 500
 WHOLE = "*"
@@ -217,13 +217,10 @@ async def maintenance(tx: Tx, engine: Engine, caller: Caller, workspace: str) ->
 
 def _job(row: Row, rest: Resting | None, now: float) -> MaintenanceJob:
     rests = rest if row["name"] in {"reclaim", "health"} else None
-    return MaintenanceJob(
-        name=row["name"],
-        due_at=row["due_at"],
-        last_run_at=row["last_run_at"],
-        took_sec=row["took_sec"],
+    return record(
+        MaintenanceJob,
+        row,
         counts=msgspec.json.decode(row["counts"] or "{}"),
-        runs=row["runs"],
         late_sec=round(maintenance_health.late_sec(row, now), 1),
         rests_until=None if rests is None else rests.until,
         why=None if rests is None else rests.why,

@@ -22,7 +22,7 @@ from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import SETTLED, State
 from shiftwork.model.task import Dag, DagResult, DagTask, NewTask, Submitted, Task, dollars, micros
 from shiftwork.operation.local import Call, implements, reading, transaction
-from shiftwork.store.store import Row, Tx
+from shiftwork.store.store import Row, Tx, record
 
 _NEWEST = (1e308, "ffffffff-ffff-ffff-ffff-ffffffffffff")
 
@@ -75,19 +75,16 @@ async def _summaries(tx: Tx, rows: Sequence[Row]) -> list[DagSummary]:
 def _summary(row: Row, totals: Row | None, ceiling: int | None) -> DagSummary:
     total = int(totals["total"]) if totals else 0
     started = totals is not None and totals["fence"] > 0
-    return DagSummary(
+    return record(
+        DagSummary,
+        row,
         id=ids.show_dag(row["id"]),
         workspace_id=row["workspace"],
-        title=row["title"],
-        created_by=row["created_by"],
         status=row["status"] if row["status"] != "open" else "running" if started else "pending",
         done=total - row["open"] if total else 0,
         total=total,
-        settled=row["settled"],
         budget_ceiling_usd=None if ceiling is None else dollars(ceiling),
         spent_usd=dollars(int(totals["spent"])) if totals else 0.0,
-        created_at=row["created_at"],
-        finished_at=row["finished_at"],
     )
 
 

@@ -27,7 +27,7 @@ from shiftwork.model.task import NewTask, Task, dollars
 from shiftwork.model.times import Time, epoch
 from shiftwork.operation.local import Call, implements, reading
 from shiftwork.steps.policy import is_same_work
-from shiftwork.store.store import Row, Tx
+from shiftwork.store.store import Row, Tx, record
 from shiftwork.waits import approval_guard, schedule
 
 REDRIVE_BATCH = 500
@@ -284,23 +284,18 @@ async def list_letters(
 
 
 def _letter(row: Row, task: Task) -> DeadLetter:
-    return DeadLetter(
+    return record(
+        DeadLetter,
+        row,
         task_id=task.id,
         dag_id=task.dag_id,
-        type=row["type"],
         tool_name=task.tool_name,
         payload=task.payload,
-        error=row["error"],
-        reason=row["reason"],
         retry_count=row["attempts"],
         failure_history=task.failure_history,
         total_cost_usd=dollars(row["cost"]),
-        dead_lettered_at=row["dead_lettered_at"],
         reviewed=bool(row["reviewed"]),
-        resolution=row["resolution"],
         poison_pill=bool(row["poison_pill"]),
-        signature=row["signature"],
-        round=row["round"],
         external_id=task.external_id,
     )
 

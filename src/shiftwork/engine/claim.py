@@ -17,10 +17,9 @@ from shiftwork.budgets.policy import day_begins
 from shiftwork.engine import lease_policy, read
 from shiftwork.engine.assignment import Assignment, Input, Terms
 from shiftwork.engine.engine import Caller, Engine
-from shiftwork.engine.fifo import OldestFirst
 from shiftwork.engine.lanes import TARGETED, ClaimFilter, Lane
 from shiftwork.engine.new_events import Alike, BatchItem, NewEvent
-from shiftwork.engine.pick import ClaimRequest, Picker
+from shiftwork.engine.pick import ClaimRequest, OldestFirst, Picker
 from shiftwork.engine.rows import TaskRow
 from shiftwork.engine.unit_of_work import UnitOfWork, own_settings
 from shiftwork.limits.admission import Admitted, admit

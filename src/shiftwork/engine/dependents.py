@@ -41,13 +41,12 @@ async def unblock(
     row: TaskRow,
     verb: str = "unblocked",
     event_data: Mapping[str, Any] | None = None,
-    actor: str | None = None,
 ) -> None:
     """Make a pending task ready once nothing blocks it."""
     row.blocked_reason = row.block_check_at = None
     settings = await work.settings_of(row)
     path, data = await guard.unblock_or_guard(work, row, settings, "unblock", data=event_data)
-    work.emit(row, verb, path, data=data, actor=actor)
+    work.emit(row, verb, path, data=data)
 
 
 async def lock_newest(work: UnitOfWork, roots: Collection[str]) -> list[TaskRow]:

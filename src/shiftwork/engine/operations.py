@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import msgspec
 
@@ -26,14 +26,14 @@ from shiftwork.model.history import Attempt, EventPage, History, Transition
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import FINAL, STORED
 from shiftwork.model.task import Changes, NewDag, NewTask, Page, Result, Submitted, Task
-from shiftwork.model.times import Duration, Time, seconds
+from shiftwork.model.times import Duration, seconds
 from shiftwork.observe import explain as explaining
 from shiftwork.observe import status as overview
 from shiftwork.observe.model import Explanation, Status
 from shiftwork.operation.local import Call, implements, reading
 from shiftwork.search import selection, short_ids
-from shiftwork.search.model import TaskFilter
-from shiftwork.store.store import Row, Tx
+from shiftwork.search.model import Conditions, TaskFilter
+from shiftwork.store.store import Row, Tx, record
 
 
 @implements(Submissions.submit)
@@ -276,16 +276,7 @@ async def _attempts(tx: Tx, engine: Engine, workspace: str, uuid: str) -> list[A
 
 def _transitions(row: Row) -> list[Transition]:
     return [
-        Transition(
-            seq=row["seq"],
-            at=row["at"],
-            from_status=before,
-            to_status=after,
-            verb=row["verb"],
-            actor=row["actor"],
-            reason=row["reason"],
-            fence=row["fence"],
-        )
+        record(Transition, row, from_status=before, to_status=after)
         for before, after in pairwise(row["path"].split(">"))
     ]
 
@@ -298,43 +289,14 @@ async def count_by_tag(tx: Tx, engine: Engine, caller: Caller, workspace: str, t
 
 
 @implements(Tasks.list)
-async def list_tasks(  # noqa: PLR0913  # a filter each
-    call: Call,
-    *,
-    status: str | Sequence[str] | None = None,
-    type: str | None = None,
-    agent: str | None = None,
-    issue: str | None = None,
-    tag: str | None = None,
-    dag: str | None = None,
-    parent: str | None = None,
-    since: Time | None = None,
-    until: Time | None = None,
-    search: str | None = None,
-    reason: str | None = None,
-    after: str | None = None,
-    limit: int = 100,
-    newest: bool = False,
+async def list_tasks(
+    call: Call, *, after: str | None = None, limit: int = 100, newest: bool = False, **conditions: Unpack[Conditions]
 ) -> Page:
-    where = selection.checked(
-        TaskFilter(
-            status=_listed(status),
-            type=type,
-            agent=agent,
-            issue=issue,
-            tag=tag,
-            dag=dag,
-            parent=parent,
-            since=since,
-            until=until,
-            search=search,
-            reason=reason,
-        )
-    )
+    wanted = _filter(conditions)
 
     async def load(tx: Tx) -> Page:
         cursor = None if after is None else await read.find(tx, call.workspace, after)
-        chosen = await selection.select(tx, call.workspace, where)
+        chosen = await selection.select(tx, call.workspace, wanted)
         uuids = await chosen.page(tx, cursor, limit, newest=newest)
         tasks = await read.tasks(tx, call.engine, call.workspace, uuids)
         return Page(tasks, tasks[-1].id if len(uuids) == limit else None, chosen.lag)
@@ -342,47 +304,22 @@ async def list_tasks(  # noqa: PLR0913  # a filter each
     return await call.read(load)
 
 
-def _listed(status: str | Sequence[str] | None) -> str | list[str] | None:
-    return status if status is None or isinstance(status, str) else list(status)
+def _filter(conditions: Conditions) -> selection.CheckedFilter:
+    status = conditions.get("status")
+    listed = status if status is None or isinstance(status, str) else list(status)
+    fields: dict[str, Any] = {**conditions, "status": listed}
+    return selection.checked(TaskFilter(**fields))
 
 
 @implements(Tasks.count)
-async def count_tasks(  # a filter each
-    call: Call,
-    *,
-    status: str | Sequence[str] | None = None,
-    type: str | None = None,
-    agent: str | None = None,
-    issue: str | None = None,
-    tag: str | None = None,
-    dag: str | None = None,
-    parent: str | None = None,
-    since: Time | None = None,
-    until: Time | None = None,
-    search: str | None = None,
-    reason: str | None = None,
-) -> dict[str, int]:
-    where = selection.checked(
-        TaskFilter(
-            status=_listed(status),
-            type=type,
-            agent=agent,
-            issue=issue,
-            tag=tag,
-            dag=dag,
-            parent=parent,
-            since=since,
-            until=until,
-            search=search,
-            reason=reason,
-        )
-    )
+async def count_tasks(call: Call, **conditions: Unpack[Conditions]) -> dict[str, int]:
+    wanted = _filter(conditions)
 
     async def count(tx: Tx) -> dict[str, int]:
-        if where.is_kept:  # finished tasks are not read for it
+        if wanted.is_kept:  # finished tasks are not read for it
             counted = await overview.count_tasks(tx, call.engine, call.workspace, None)
-            found = counted.counts if type is None else counted.types.get(type, {})
-            return {str(each): found[each] for each in where.statuses or STORED if found.get(each)}
-        return await (await selection.select(tx, call.workspace, where)).counts(tx)
+            found = counted.counts if wanted.where.type is None else counted.types.get(wanted.where.type, {})
+            return {str(each): found[each] for each in wanted.statuses or STORED if found.get(each)}
+        return await (await selection.select(tx, call.workspace, wanted)).counts(tx)
 
     return await call.read(count)

@@ -40,7 +40,10 @@ class Breakers(Namespace, name="breakers", group="Protection"):
         """Open a breaker. After its pause one task is handed out as a test."""
 
     @operation("GET /api/breakers", "read", envelope="breakers")
-    async def list(self, type: Name | None = None) -> list[Breaker]:
+    async def list(
+        self,
+        type: Annotated[Name, Meta(description="Only this type's, even if it never had work.")] | None = None,
+    ) -> list[Breaker]:
         """Return the breaker of every type that has had work, or of one type."""
 
 
@@ -68,11 +71,15 @@ class Limits(Namespace, name="limits", group="Protection"):
         self,
         key: Key,
         *,
-        requests: Annotated[int, Meta(ge=1, le=10**9)] | None = None,
-        tokens: Annotated[int, Meta(ge=1, le=10**15)] | None = None,
-        tokens_per_task: Annotated[int, Meta(ge=1, le=10**15)] | None = None,
+        requests: Annotated[int, Meta(ge=1, le=10**9, description="Tasks in one window.")] | None = None,
+        tokens: Annotated[int, Meta(ge=1, le=10**15, description="Tokens in one window.")] | None = None,
+        tokens_per_task: Annotated[
+            int,
+            Meta(ge=1, le=10**15, description="What each task reserves; the unused rest is returned when it ends."),
+        ]
+        | None = None,
         window_sec: Annotated[float, Meta(ge=1, le=366 * 86_400)] | timedelta | None = None,
-        concurrency: Annotated[int, Meta(ge=1, le=10**6)] | None = None,
+        concurrency: Annotated[int, Meta(ge=1, le=10**6, description="Concurrent tasks.")] | None = None,
     ) -> LimitInForce:
         """Limit how much work that uses this provider, account, model or type runs at once or in a window.
 

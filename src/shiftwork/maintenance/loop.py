@@ -155,15 +155,13 @@ async def run_once(
     engine: Engine,
     *,
     force: bool = False,
-    background: BackgroundRuns | None = None,
     throttle: ErrorThrottle | None = None,
 ) -> dict[str, dict[str, int]]:
     """Run every job that is due now (or all), each to the end of its work; returns their counts.
 
-    With `background`, long work is only started. With a `throttle`, a failing job does not prevent the others, unless
-    the store is unreachable.
+    With a `throttle`, a failing job does not prevent the others, unless the store is unreachable.
     """
-    return await _run(MaintenanceRound(engine, background, throttle), await poll(engine), JOBS, force=force)
+    return await _run(MaintenanceRound(engine, None, throttle), await poll(engine), JOBS, force=force)
 
 
 async def run_work(engine: Engine) -> dict[str, dict[str, int]]:

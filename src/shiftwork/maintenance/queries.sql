@@ -116,9 +116,6 @@ select last_run_at from duties where name = 'restore'
 -- name: list_jobs
 select * from duties order by name
 
--- name: ready_lane_count
-select count(*) as ready from tasks where lane = :lane and status = 'ready' and hold is null
-
 -- name: look
 -- Everything that maintenance polls several times a second: its jobs, and the earliest moment at which each has work. Each
 -- moment is one probe of an index, however many tasks and workspaces there are.

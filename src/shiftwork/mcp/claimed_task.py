@@ -18,26 +18,18 @@ async def work_of(queue: AnyQueue, assignment: Assignment) -> ClaimedTask:
     task, token = assignment.task(), assignment.token
     kept = await _kept(queue, task, token) if task.fence > 1 else {}
     deadline = assignment.execution_deadline
-    return ClaimedTask(
+    return ClaimedTask.of(
+        task,
         token=token,
         task_id=task.id,
-        type=task.type,
         attempt=task.attempts + 1,
-        max_attempts=task.max_attempts,
-        title=task.title,
         prompt=prompt_of(task),
-        payload=task.payload,
-        output=task.output,
         inputs=assignment.inputs,
-        dependencies=task.dependencies,
-        failed_dependencies=task.failed_dependencies,
-        tags=task.tags,
         model=assignment.model,
         account=assignment.account,
-        last_error=task.last_error,
         time_left_sec=None if deadline is None else max(0.0, deadline - queue.now()),
         instructions=await queue.claims.inbox(token),
-        **kept,
+        **{"waits": [], **kept},
     )
 
 
@@ -45,26 +37,12 @@ def prompt_of(task: Task) -> str | None:
     return (task.spec or {}).get("prompt")
 
 
-def waited(wait: Wait) -> WaitResult:
-    return WaitResult(
-        name=wait.name,
-        status=wait.status,
-        question=wait.question,
-        signal=wait.signal,
-        value=wait.value,
-        answered_by=wait.answered_by,
-    )
-
-
 async def _kept(queue: AnyQueue, task: Task, token: str) -> dict[str, Any]:
     """Add checkpoints, waits and subtasks: the agent may know nothing of earlier attempts."""
     steps = await queue.steps.list(task.id, limit=MAX_KEPT)
     below = await queue.tasks.list(parent=task.id, limit=MAX_KEPT)
     return {
-        "checkpoints": [
-            Checkpoint(name=step.name, done=step.status == "done", result=step.result, artifact=step.artifact)
-            for step in steps
-        ],
+        "checkpoints": [Checkpoint.of(step, done=step.status == "done") for step in steps],
         "waits": await _waits(queue, task.id, token),
         "subtasks": [_subtask(each) for each in below.tasks if each.superseded_by is None],
     }
@@ -74,7 +52,7 @@ async def _waits(queue: AnyQueue, task_id: str, token: str) -> list[WaitResult]:
     """The task's waits, from its history; a repeated call with the same name returns the result."""
     events = (await queue.tasks.history(task_id)).events
     begun = [event.data for event in events if event.verb == "waited" and event.data and "wait" in event.data]
-    return [waited(await _again(queue, token, seen_events)) for seen_events in begun[-MAX_WAITS:]]
+    return [WaitResult.of(await _again(queue, token, seen_events)) for seen_events in begun[-MAX_WAITS:]]
 
 
 async def _again(queue: AnyQueue, token: str, data: dict[str, Any]) -> Wait:
@@ -84,11 +62,9 @@ async def _again(queue: AnyQueue, token: str, data: dict[str, Any]) -> Wait:
 
 def _subtask(task: Task) -> Subtask:
     result = task.result
-    return Subtask(
+    return Subtask.of(
+        task,
         task_id=task.id,
-        type=task.type,
-        status=task.status,
-        title=task.title,
         data=result.data if result else None,
         text=result.text if result else None,
         error=result.error if result else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from shiftwork.access.scopes import SCOPES, allows
+from shiftwork.access.model import SCOPES, allows
 from shiftwork.mcp.heartbeats import Key
 from shiftwork.model.errors import Forbidden, InputError
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from shiftwork.engine.api import Everyday, Submissions, Tasks
-from shiftwork.mcp.claimed_task import prompt_of, waited
+from shiftwork.mcp.claimed_task import prompt_of
 from shiftwork.mcp.mcp_session import McpSession
 from shiftwork.mcp.new_tasks import TaskList, created, new_task
 from shiftwork.mcp.tool import Parameter, ToolCall, Tools, WaitSec
@@ -21,11 +21,12 @@ from shiftwork.mcp.tool_results import (
     TaskListing,
     TaskOutcome,
     TaskView,
+    WaitResult,
 )
 from shiftwork.model import outcome
 from shiftwork.model.errors import ResultTimeout, TaskCancelled, TaskFailed
 from shiftwork.model.states import ENDED
-from shiftwork.model.task import Result, Task, Text
+from shiftwork.model.task import Task, Text
 from shiftwork.observe.model import Explanation
 from shiftwork.waits.api import Approvals
 from shiftwork.waits.model import ApprovalRequest
@@ -91,7 +92,7 @@ async def until_ended(session: McpSession, dag_id: str | None, task_id: str, wai
 
 def with_result(made: CreatedTask, task: Task) -> CreatedTask:
     ended = task.status in ENDED and task.result is not None
-    result = _outcome(task.result) if ended and task.result else None
+    result = TaskOutcome.of(task.result) if ended and task.result else None
     return msgspec.structs.replace(made, status=task.status, result=result)
 
 
@@ -111,37 +112,16 @@ async def get(call: ToolCall) -> TaskView:
 
 
 def _seen(task: Task, explanation: Explanation | None) -> TaskView:
-    return TaskView(
+    return TaskView.of(
+        task,
         task_id=task.id,
-        type=task.type,
-        status=task.status,
         why=explanation.summary if explanation else task.status,
         lifts=[hold.lifts for hold in explanation.holds] if explanation else [],
-        title=task.title,
         prompt=prompt_of(task),
-        payload=task.payload,
-        dag_id=task.dag_id,
-        parent_id=task.parent_id,
-        dependencies=task.dependencies,
-        blocked_by=task.blocked_by,
-        tags=task.tags,
-        priority=task.priority,
         failed_attempts=task.attempts,
-        max_attempts=task.max_attempts,
         agent_id=task.claim.agent_id,
-        progress=task.progress,
-        waits=[waited(each) for each in task.waits],
-        last_error=task.last_error,
-        failure_reason=task.failure_reason,
-        result=None if task.result is None else _outcome(task.result),
-        cost_usd=task.cost_usd,
-        version=task.version,
-    )
-
-
-def _outcome(result: Result) -> TaskOutcome:
-    return TaskOutcome(
-        data=result.data, text=result.text, artifacts=result.artifacts, error=result.error, reason=result.reason
+        waits=[WaitResult.of(each) for each in task.waits],
+        result=None if task.result is None else TaskOutcome.of(task.result),
     )
 
 
@@ -174,26 +154,11 @@ async def list_(call: ToolCall) -> TaskListing:
 
 
 def _line(task: Task) -> TaskLine:
-    return TaskLine(
-        task_id=task.id,
-        type=task.type,
-        status=task.status,
-        title=task.title,
-        agent_id=task.claim.agent_id,
-        last_error=task.last_error,
-    )
+    return TaskLine.of(task, task_id=task.id, agent_id=task.claim.agent_id)
 
 
 def _request_line(request: ApprovalRequest) -> TaskLine:
-    return TaskLine(
-        task_id=request.task_id,
-        type=request.type,
-        status="waiting_approval" if request.kind == "approval" else "pending",
-        title=request.title,
-        question=request.question,
-        schema=request.schema,
-        revision=request.revision,
-    )
+    return TaskLine.of(request, status="waiting_approval" if request.kind == "approval" else "pending")
 
 
 @tool(

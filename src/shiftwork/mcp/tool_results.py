@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -13,6 +13,12 @@ from shiftwork.model.task import FailedDependency
 
 class ToolResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Base of the tools' results: empty fields are left out."""
+
+    @classmethod
+    def of(cls, source: object, **others: Any) -> Self:
+        """A result with the fields of the source that have the same names; `others` are made in another way."""
+        same = {name: getattr(source, name) for name in cls.__struct_fields__ if hasattr(source, name)}
+        return cls(**{**same, **others})
 
 
 class Checkpoint(ToolResult):

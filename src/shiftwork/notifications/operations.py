@@ -31,7 +31,7 @@ from shiftwork.notifications.model import (
     Status,
 )
 from shiftwork.operation.local import Call, implements, reading, transaction
-from shiftwork.store.store import Row, Tx
+from shiftwork.store.store import Row, Tx, record
 
 BATCH = 500
 """Deliveries redelivered per transaction."""
@@ -234,23 +234,15 @@ async def list_sinks(tx: Tx, engine: Engine, caller: Caller, workspace: str) -> 
 def _sink(row: Row, now: float) -> Sink:
     resting = row["rests_until"] is not None and row["rests_until"] > now
     status = "paused" if row["paused_at"] is not None else "failing" if row["failing"] else "active"
-    return Sink(
-        id=row["id"],
-        name=row["name"],
+    return record(
+        Sink,
+        row,
         workspace_id=row["workspace"],
-        kind=row["kind"],
         address=row["address"] if row["kind"] == "email" else policy.shown(row["address"]),
-        server=row["server"],
-        sender=row["sender"],
         wants=filter_of(row),
         allow_private=bool(row["allow_private"]),
-        status="resting" if status == "active" and resting else status,  # type: ignore[arg-type]  # one of the four
-        created_at=row["created_at"],
-        created_by=row["created_by"],
-        paused_at=row["paused_at"],
-        pause_reason=row["pause_reason"],
+        status="resting" if status == "active" and resting else status,
         rests_until=row["rests_until"] if resting else None,
-        last_error=row["last_error"],
     )
 
 
@@ -348,19 +340,11 @@ async def _read_delivery(tx: Tx, workspace: str, delivery_id: str) -> Row:
 
 
 def _delivery(row: Row) -> Delivery:
-    return Delivery(
-        id=row["id"],
+    return record(
+        Delivery,
+        row,
         workspace_id=row["workspace"],
-        sink=row["sink"],
-        type=row["type"],
-        seq=row["seq"],
-        status=row["status"],
-        attempts=row["attempts"],
-        created_at=row["created_at"],
         next_at=row["next_at"] if row["status"] == "pending" else None,
-        ended_at=row["ended_at"],
-        error=row["error"],
-        message=row["message"],
         notification=None
         if row["notification"] is None
         else msgspec.json.decode(row["notification"], type=Notification),

@@ -15,7 +15,7 @@ from shiftwork.observe.api import Alerts, MetricsApi
 from shiftwork.observe.model import Alert, By, Metrics, Pattern
 from shiftwork.observe.policy import AttemptCounts
 from shiftwork.operation.local import Call, implements, reading, transaction
-from shiftwork.store.store import Row, Tx
+from shiftwork.store.store import Row, Tx, record
 
 _NO_END = 2**62
 MAX_AGENTS = 20
@@ -115,15 +115,10 @@ async def list_alerts(
 
 
 def _alert(row: Row) -> Alert:
-    return Alert(
-        seq=row["seq"],
-        at=row["at"],
+    return record(
+        Alert,
+        row,
         workspace_id=row["workspace"],
-        kind=row["kind"],
-        severity=row["severity"],
-        message=row["message"],
         task_id=None if row["task_id"] is None else ids.show_task(row["task_id"]),
         data=msgspec.json.decode(row["data"]),
-        acknowledged_at=row["acknowledged_at"],
-        acknowledged_by=row["acknowledged_by"],
     )

@@ -76,7 +76,8 @@ class Parameters:
         self.path_names = path_names
         self.body_name = body
         kinds = self.kinds = {name: read_as(hints[name]) for name in self.names}
-        self._timed = frozenset(name for name in self.names if _is_timed(hints[name]))
+        self.timed = frozenset(name for name in self.names if _is_timed(hints[name]))
+        """Times and durations."""
         fields = [_field(parameter, kinds[parameter.name]) for parameter in signature]
         title = "".join(word.capitalize() for word in operation.replace(".", "_").split("_"))
         self.struct: type[msgspec.Struct] = _struct(f"{title}Parameters", fields, {})
@@ -130,10 +131,10 @@ class Parameters:
 
     def numbers(self, values: dict[str, Any]) -> dict[str, Any]:
         """The same values, with times and durations as numbers: a request may have an ISO 8601 text for a time."""
-        return {name: self._number(value, name) for name, value in values.items()} if self._timed else values
+        return {name: self._number(value, name) for name, value in values.items()} if self.timed else values
 
     def _number(self, value: Any, name: str) -> Any:
-        return times.number(value, name) if name in self._timed else value
+        return times.number(value, name) if name in self.timed else value
 
     def _allowed(self, name: str) -> str | None:
         """A hint that lists the values of a parameter, if there are few."""

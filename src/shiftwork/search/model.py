@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, TypedDict
 
 from shiftwork.model.task import Fields, Name, Search
 from shiftwork.model.times import Time
@@ -36,3 +37,19 @@ class TaskFilter(Fields):
     """Why it last failed: `timeout`, `agent_error`, …"""
     level: Level | None = None
     """Of this priority level."""
+
+
+class Conditions(TypedDict, total=False):
+    """The conditions of a filter as the operations on tasks take them, each by name."""
+
+    status: str | Sequence[str] | None
+    type: str | None
+    agent: str | None
+    issue: str | None
+    tag: str | None
+    dag: str | None
+    parent: str | None
+    since: Time | None
+    until: Time | None
+    search: str | None
+    reason: str | None

@@ -8,7 +8,7 @@ from typing import Any
 
 from shiftwork.access.api import Tokens
 from shiftwork.access.authenticator import require
-from shiftwork.access.scopes import SERVER
+from shiftwork.access.model import SERVER
 from shiftwork.model.errors import Forbidden
 from shiftwork.notifications.api import Sinks
 from shiftwork.operation.declare import operation_of

@@ -16,7 +16,6 @@ from shiftwork.model.task import Fields, Name
 from shiftwork.operation.declare import PlainText, Raw, operation_of
 from shiftwork.operation.local import load_implementations
 from shiftwork.operation.parameters import ClaimRef
-from shiftwork.wire.shapes import ClaimRefBody
 
 __all__ = ["Endpoint", "EndpointGroup", "PlainText", "Query", "Raw", "ViewQuery"]
 Scope = Literal["read", "submit", "work", "operate", "admin", "server"]
@@ -82,7 +81,7 @@ class Endpoint(NamedTuple):
     @property
     def of_claims(self) -> bool:
         """Whether its body names the agent, or the claim."""
-        return isinstance(self.body, type) and issubclass(self.body, (_CLAIM_BODY, ClaimRef, ClaimRefBody))
+        return isinstance(self.body, type) and issubclass(self.body, (_CLAIM_BODY, ClaimRef))
 
 
 class EndpointGroup:

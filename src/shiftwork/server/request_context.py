@@ -21,7 +21,7 @@ from shiftwork.queue import Queue
 from shiftwork.server import rendering, request_parsing
 from shiftwork.views.view import View
 from shiftwork.wire import problem
-from shiftwork.wire.shapes import ClaimRefBody, OutcomeReply, Outcomes, SubmittedBatch
+from shiftwork.wire.shapes import OutcomeReply, Outcomes, SubmittedBatch
 
 if TYPE_CHECKING:
     from shiftwork.server.state import ServerState
@@ -96,7 +96,7 @@ class RequestContext:
             return outcomes(outcome)
         return {"tasks": self.tasks(await self.queue.batch.get([each.task_id for each in outcome]))}
 
-    async def token(self, held: ClaimRefBody | ClaimRef) -> str:
+    async def token(self, held: ClaimRef) -> str:
         """The claim that a write is made under."""
         task_id = self.path["task_id"]
         if held.token is not None:

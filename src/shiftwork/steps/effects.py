@@ -18,7 +18,7 @@ from shiftwork.model.outcome import Token
 from shiftwork.model.states import CLAIMED_STATES, SETTLED, SLOT_STATES
 from shiftwork.steps.model import Effect
 from shiftwork.steps.policy import Owner, status_of
-from shiftwork.store.store import Row, Tx
+from shiftwork.store.store import Row, Tx, record
 
 
 class EffectAnswer(NamedTuple):
@@ -188,14 +188,10 @@ def _status(row: Row) -> Literal["done", "in_flight", "unknown"]:
 
 def _effect(row: Row, status: Literal["new", "done", "in_flight", "unknown", "withdrawn"]) -> Effect:
     done = row["done_at"] is not None
-    return Effect(
-        key=row["key"],
+    return record(
+        Effect,
+        row,
         status=status,
         task_id=ids.show_task(row["task_id"]),
-        fence=row["fence"],
-        begun_by=row["begun_by"],
-        began_at=row["began_at"],
-        done_at=row["done_at"],
         result=msgspec.json.decode(row["result"]) if done else None,
-        resolved_by=row["resolved_by"],
     )

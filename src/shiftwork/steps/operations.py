@@ -28,7 +28,7 @@ from shiftwork.steps import effects
 from shiftwork.steps.api import Effects, Steps
 from shiftwork.steps.effects import EffectFilter
 from shiftwork.steps.model import Effect, Step
-from shiftwork.store.store import Row, Tx
+from shiftwork.store.store import Row, Tx, record
 
 
 class StoredStep(NamedTuple):
@@ -279,16 +279,10 @@ async def _emit(tx: Tx, engine: Engine, caller: Caller, row: Row, step: dict[str
 
 def _step(row: Row, *, held: bool) -> Step:
     done = row["done_at"] is not None
-    return Step(
-        name=row["name"],
+    return record(
+        Step,
+        row,
         status="done" if done else "in_flight" if held else "interrupted",
-        place=row["place"],
-        fence=row["fence"],
         result=None if row["result"] is None else msgspec.json.decode(row["result"]),
-        artifact=row["artifact"],
-        began_at=row["began_at"],
-        done_at=row["done_at"],
         cost_usd=dollars(row["cost"]),
-        tokens_in=row["tokens_in"],
-        tokens_out=row["tokens_out"],
     )

@@ -6,11 +6,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from shiftwork.model.errors import ShiftworkError
 from shiftwork.store.stalls import StallDetector
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def record(kind: type[S], row: Row, **others: Any) -> S:
+    """A record with the columns of the same names as its fields; `others` are the fields made in another way."""
+    return kind(**{name: row[name] for name in kind.__struct_fields__ if name not in others}, **others)
 
 
 class ByColumn(tuple[Any, ...]):

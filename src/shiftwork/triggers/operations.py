@@ -20,7 +20,7 @@ from shiftwork.model.errors import ConflictError, InputError
 from shiftwork.operation.local import Call, implements, reading, transaction
 from shiftwork.settings.model import Bounds
 from shiftwork.settings.resolve import Resolver
-from shiftwork.store.store import Row, Tx
+from shiftwork.store.store import Row, Tx, record
 from shiftwork.triggers import policy, schedule_policy, templates
 from shiftwork.triggers.api import Triggers
 from shiftwork.triggers.firing import (
@@ -318,7 +318,9 @@ async def list_firings(
 
 def _trigger(row: Row) -> Trigger:
     known = armed_trigger(row)
-    return Trigger(
+    return record(
+        Trigger,
+        row,
         name=known.name,
         workspace_id=known.workspace,
         on=known.on,
@@ -326,13 +328,6 @@ def _trigger(row: Row) -> Trigger:
         dag=known.template.dag,
         parameters=known.template.parameters,
         overlap=known.overlap,
-        created_at=row["created_at"],
-        created_by=row["created_by"],
-        updated_at=row["updated_at"],
-        paused_at=row["paused_at"],
-        next_at=row["next_at"],
-        fired=row["fired"],
-        last_fired_at=row["last_fired_at"],
     )
 
 

@@ -17,7 +17,7 @@ from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import State
 from shiftwork.model.task import dollars
 from shiftwork.settings.model import Guard
-from shiftwork.store.store import Row, Tx
+from shiftwork.store.store import Row, Tx, record
 from shiftwork.waits import policy as guard
 from shiftwork.waits.model import ApprovalRequest
 
@@ -47,14 +47,11 @@ async def listed(
 def _request(row: Row, tags: list[str]) -> ApprovalRequest:
     body = msgspec.json.decode(row["body"])
     rule = msgspec.json.decode(row["rule"]) if row["rule"] else None
-    return ApprovalRequest(
+    return record(
+        ApprovalRequest,
+        row,
         task_id=ids.show_task(row["task_id"]),
-        kind=row["kind"],
-        type=row["type"],
         dag_id=ids.show_dag(row["dag_id"]),
-        version=row["version"],
-        asked_at=row["asked_at"],
-        expires_at=row["expires_at"],
         title=body.get("title"),
         created_by=body.get("created_by"),
         tool_name=body.get("tool_name"),
@@ -62,10 +59,7 @@ def _request(row: Row, tags: list[str]) -> ApprovalRequest:
         spec=body.get("spec"),
         tags=tags,
         estimated_cost_usd=None if row["estimated_cost"] is None else dollars(row["estimated_cost"]),
-        revision=row["revision"],
         rule=None if rule is None else guard.shown(rule),
-        name=row["name"],
-        question=row["question"],
         schema=msgspec.json.decode(row["schema"]) if row["schema"] else None,
     )
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from shiftwork.access.scopes import MEANING, SERVER
+from shiftwork.access.model import MEANING, SERVER
 from shiftwork.model.errors import InputError
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"

@@ -7,21 +7,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from shiftwork.model.task import Fields, Name, Submitted, Task
+from shiftwork.model.task import Fields, Submitted
 from shiftwork.wire.problem import Problem
 
 
 class SubmittedBatch(msgspec.Struct, frozen=True):
     tasks: list[Submitted]
-
-
-class ClaimRefBody(Fields):
-    """The claim that a write is made under: its token, or its fence. The aegis and loki views need neither."""
-
-    token: Name | None = None
-    fence: Annotated[int, Meta(ge=0)] | None = None
-    agent_id: Name | None = None
-    runtime_id: Name | None = None
 
 
 class OutcomeReply(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,23 +38,6 @@ class ClockReply(msgspec.Struct, frozen=True):
 
     now: float
     duties: dict[str, dict[str, int]]
-
-
-class TaskList(msgspec.Struct, frozen=True):
-    tasks: list[Task]
-
-
-class Listed(msgspec.Struct, frozen=True):
-    items: list[dict[str, Any]]
-
-
-class Me(msgspec.Struct, frozen=True):
-    """The caller's identity on this server, and the server's time."""
-
-    workspace: str
-    scopes: list[str]
-    token: str | None
-    now: float
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from shiftwork import Queue
-from shiftwork.compat.bridges.redis import redis_reclaim, redis_results
+from shiftwork.compat.bridges.redis import redis_offers, redis_results
 from shiftwork.compat.bridges.redis.bridge_context import BridgeContext
 from tests.bridges.redis.streams import orchestrator
 
@@ -56,7 +56,7 @@ def arm(point: str) -> None:
     elif point == "ended: removed":
         BridgeContext.execute = before(BridgeContext.execute, "forget_published")  # type: ignore[method-assign]  # made to die
     elif point == "recovered":
-        redis_reclaim.recover = after(redis_reclaim.recover)
+        redis_offers.recover = after(redis_offers.recover)
 
 
 async def main(store: str, redis: str, point: str) -> None:

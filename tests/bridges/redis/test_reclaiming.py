@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from shiftwork import Queue
-from shiftwork.compat.bridges.redis import redis_reclaim, redis_results
+from shiftwork.compat.bridges.redis import redis_offers, redis_results
 from shiftwork.compat.bridges.redis.bridge_context import BridgeContext
 from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
-from shiftwork.compat.bridges.redis.redis_reclaim import ReclaimCommand
+from shiftwork.compat.bridges.redis.redis_offers import ReclaimCommand
 from shiftwork.compat.bridges.redis.stream_state import StreamState
 from shiftwork.maintenance.loop import run_once
 from shiftwork.testing import MovedClock
@@ -75,7 +75,7 @@ async def test_old_redis_server_is_used_with_xclaim(
         used = await bridge.context.redis.info("commandstats")
         assert int(used["cmdstat_xclaim"]["calls"]) == 2  # the worker's own, and the bridge's
         assert "cmdstat_xautoclaim" not in used
-        assert await redis_reclaim.supported_command(make_bridge(own_server.url).context) == "xautoclaim"
+        assert await redis_offers.supported_command(make_bridge(own_server.url).context) == "xautoclaim"
 
 
 @pytest.mark.requirement("R-012")
@@ -248,14 +248,14 @@ async def test_result_arriving_during_reclaim_counts(
 ) -> None:
     task_id, entry = await taken(streams, bridge, worker)
     await worker.idle_for(entry, 301)
-    recover = redis_reclaim.recover
+    recover = redis_offers.recover
 
     async def before_the_result(context: BridgeContext, command: ReclaimCommand, visibility_sec: float) -> int:
         found = await recover(context, command, visibility_sec)
         await worker.say(entry, "succeeded", result='"in time"')
         return found
 
-    monkeypatch.setattr(redis_reclaim, "recover", before_the_result)
+    monkeypatch.setattr(redis_offers, "recover", before_the_result)
     await bridge.run_once()
     task = await streams.get(task_id)
     assert (task.status, task.result and task.result.data) == ("completed", "in time")

@@ -13,9 +13,9 @@ from starlette.responses import Response, StreamingResponse
 from shiftwork.artifacts.api import ArtifactContent
 from shiftwork.artifacts.model import Artifact
 from shiftwork.model.errors import InputError, RangeNotSatisfiable
+from shiftwork.operation.parameters import ClaimRef
 from shiftwork.server.endpoint import serves
 from shiftwork.server.request_context import RequestContext
-from shiftwork.wire.shapes import ClaimRefBody
 
 CURL_DEFAULT = "application/x-www-form-urlencoded"
 """The content type that curl sends by default."""
@@ -41,7 +41,7 @@ async def put_known_artifact(context: RequestContext, body: AsyncIterator[bytes]
 
 @serves(ArtifactContent.attach)
 async def attach_artifact(context: RequestContext, body: AsyncIterator[bytes]) -> Any:
-    token = await context.token(ClaimRefBody(token=context.query.token))
+    token = await context.token(ClaimRef(token=context.query.token))
     return await context.queue.artifacts.put(
         body, media_type=_media_type(context), name=context.query.name, task=context.path["task_id"], token=token
     )

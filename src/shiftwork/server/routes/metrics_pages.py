@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from shiftwork.access.scopes import SERVER
+from shiftwork.access.model import SERVER
 from shiftwork.databases.model import DatabaseInfo, WorkspaceInfo
 from shiftwork.model.errors import StoreError
 from shiftwork.observe.model import Metrics, Sample

@@ -15,7 +15,7 @@ from shiftwork.compat.bridges.redis.fields import GROUP
 from shiftwork.compat.bridges.redis.foreign_orchestrator import ForeignGroup
 from shiftwork.compat.bridges.redis.orchestrator import Options as Looking
 from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
-from shiftwork.compat.bridges.redis.redis_reclaim import ReclaimCommand
+from shiftwork.compat.bridges.redis.redis_offers import ReclaimCommand
 from shiftwork.compat.external.model import Bridge
 from shiftwork.model.errors import RedisUnavailable, ShiftworkError
 from shiftwork.queue import Queue

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shiftwork.compat.bridges.redis import dead_letters, redis_events, redis_offers, redis_reclaim, redis_results
+from shiftwork.compat.bridges.redis import dead_letters, redis_events, redis_offers, redis_results
 from shiftwork.compat.bridges.redis.bridge_context import PAGE, BridgeContext
 from shiftwork.compat.bridges.redis.fields import GROUP
-from shiftwork.compat.bridges.redis.redis_reclaim import ReclaimCommand
+from shiftwork.compat.bridges.redis.redis_offers import ReclaimCommand
 from shiftwork.compat.bridges.redis.stream_state import Findings, Rules, StreamState, assess
 from shiftwork.compat.external.model import Offer, StreamDelivery
 from shiftwork.compat.external.offered_work import deliver, give_up, reclaim
@@ -58,7 +58,7 @@ class Orchestrator:
             await context.run(deliver, found.taken)
         if thorough and await self._recover():
             stream_state = await context.stream_state()
-            done += await redis_reclaim.refuse_strays(context, stream_state)
+            done += await redis_offers.refuse_strays(context, stream_state)
         if entries:
             done += await redis_results.handle_results(context, entries, stream_state)
         if entries or found.taken or thorough:
@@ -94,8 +94,8 @@ class Orchestrator:
 
     async def _recover(self) -> int:
         """Reclaim idle entries; after the pass, which has recorded their consumers."""
-        self._reclaim_command = self._reclaim_command or await redis_reclaim.supported_command(self.context)
-        return await redis_reclaim.recover(self.context, self._reclaim_command, await self.visibility_sec())
+        self._reclaim_command = self._reclaim_command or await redis_offers.supported_command(self.context)
+        return await redis_offers.recover(self.context, self._reclaim_command, await self.visibility_sec())
 
     async def _handle_late_results(self) -> int:
         """Handle results that arrived since this pass began; returns how many had an effect.
