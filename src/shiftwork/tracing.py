@@ -85,6 +85,11 @@ def is_on() -> bool:
     return _api() is not None
 
 
+def in_use() -> bool:
+    """Whether this program may use OpenTelemetry at all; most do not."""
+    return "opentelemetry.trace" in sys.modules or "opentelemetry.metrics" in sys.modules
+
+
 def meter() -> Any:
     """Return the meter for metrics of this process; None if OpenTelemetry's metrics are not configured."""
     api = sys.modules.get("opentelemetry.metrics")

@@ -5,7 +5,10 @@ import asyncio
 import pytest
 
 from shiftwork import Completion, Queue
+from shiftwork.engine import event_log
+from shiftwork.engine.event_log import Stretch
 from shiftwork.observe import kept_counts
+from shiftwork.store.store import Store
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import change, dead_letter, finish, sql, take
 
@@ -74,6 +77,29 @@ async def test_every_state_is_counted_without_and_with_sums(queue: Queue, clock:
     assert await queue.tasks.count(status="pending,completed") == {
         status: plain.counts[status] for status in ("pending", "completed")
     }
+
+
+async def test_counting_ends_at_the_end_of_the_log(counted: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While others work, there is always a new event: a run that followed them would read the log without a pause."""
+    settled, looks = event_log.settled, list[Stretch]()
+
+    async def as_the_log_grows(store: Store, after: int, count: int) -> Stretch:
+        looks.append(await settled(store, after, count))
+        await counted.submit(type="code")
+        return looks[-1]
+
+    await counted.submit_many([{"type": "code"}] * 5)
+    monkeypatch.setattr(event_log, "settled", as_the_log_grows)
+    monkeypatch.setattr(kept_counts, "STRETCH", 2)
+    first = await kept_counts.advance(counted.engine.store)
+    assert len(looks) > 2, "more than one stretch"
+    assert first >= 5
+    monkeypatch.setattr(kept_counts, "STRETCH", 100)
+    looks.clear()
+    assert 0 < await kept_counts.advance(counted.engine.store) < 100
+    assert len(looks) == 1
+    monkeypatch.undo()
+    assert await difference(counted) == {}
 
 
 async def test_removed_tasks_leave_the_counts_even_before_their_end_is_counted(counted: Queue) -> None:

@@ -47,8 +47,8 @@ class Heard:
     def wake(self, lane: int, /) -> None:
         self._tx.wake(lane)
 
-    def announce_end(self, ended: str, /, *, to_others: bool = True) -> None:
-        self._tx.announce_end(ended, to_others=to_others)
+    def announce_end(self, *ended: str, to_others: bool = True) -> None:
+        self._tx.announce_end(*ended, to_others=to_others)
 
 
 async def statements_of_a_life(queue: Queue, monkeypatch: Any) -> list[str]:

@@ -129,5 +129,5 @@ class _StoppingTx:
     def wake(self, lane: int, /) -> None:
         self._tx.wake(lane)
 
-    def announce_end(self, ended: str, /, *, to_others: bool = True) -> None:
-        self._tx.announce_end(ended, to_others=to_others)
+    def announce_end(self, *ended: str, to_others: bool = True) -> None:
+        self._tx.announce_end(*ended, to_others=to_others)

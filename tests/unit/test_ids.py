@@ -32,3 +32,8 @@ def test_shown_id_is_parsed_back(id_: uuid.UUID) -> None:
     assert len(shown) == len("task_") + 26
     assert ids.parse(shown) == ids.parse(shown.lower()) == ids.parse(str(id_)) == str(id_)
     assert ids.show_dag(str(id_)) == shown.replace("task_", "dag_")
+
+
+@given(st.lists(st.uuids()))
+def test_ids_of_a_batch_are_shown_as_each_alone(batch: list[uuid.UUID]) -> None:
+    assert ids.show_tasks(map(str, batch)) == [ids.show_task(str(id_)) for id_ in batch]

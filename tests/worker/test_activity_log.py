@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,6 +139,12 @@ class Loop:
             call()
 
 
+def work(task_id: str, began: float, cost: float = 0.0) -> Any:
+    """What the log reads of a task that has ended."""
+    held, context = SimpleNamespace(id=task_id, type="code"), SimpleNamespace(cost_usd=cost)
+    return SimpleNamespace(assignment=held, context=context, began=began)
+
+
 def test_many_tasks_of_a_second_share_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,21 +152,22 @@ def test_many_tasks_of_a_second_share_one_line(
     loop = Loop()
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     log = TaskLog()
-    for number in range(1000):
-        log.ended(f"task_{number}", "code", "failed, retrying" if number == 999 else "completed", 99.5, 0.001)
+    log.ended([work("task_0", 99.5, 0.001)], "completed")
+    log.ended([work(f"task_{number}", 99.5, 0.001) for number in range(1, 999)], "completed")
+    log.ended([work("task_999", 99.5, 0.001)], "failed, retrying")
     assert len(caplog.records) == MAX_LINES
     loop.advance(1.0)
     more = "980 more tasks ended within a second: 979 completed, 1 failed, retrying; $0.98"
     assert caplog.messages[-1] == more
-    for _ in range(1000):
-        log.ended("task_x", "code", "completed", 100.5, 0.0)
+    for _ in range(100):
+        log.ended([work("task_x", 100.5)] * 10, "completed")
     assert len(caplog.records) == MAX_LINES + 1, "the rate is still high: no line for single tasks"
     loop.advance(1.0)
     assert caplog.messages[-1] == "1,000 tasks ended within a second: 1,000 completed"
-    log.ended("task_y", "code", "completed", 101.5, 0.0)
+    log.ended([work("task_y", 101.5)], "completed")
     loop.advance(1.0)
     assert caplog.messages[-1] == "1 task ended within a second: 1 completed"
-    log.ended("task_z", "code", "completed", 102.5, 0.0)
+    log.ended([work("task_z", 102.5)], "completed")
     assert caplog.messages[-1] == "task_z (code): completed; took 500 ms", "few tasks have lines again"
 
 
@@ -169,8 +177,7 @@ def test_counts_of_the_last_second_are_logged_at_the_end(
     caplog.set_level("INFO", "shiftwork.worker")
     monkeypatch.setattr(asyncio, "get_running_loop", Loop)
     log = TaskLog()
-    for number in range(MAX_LINES + 5):
-        log.ended(f"task_{number}", "code", "completed", 99.0, 0.0)
+    log.ended([work(f"task_{number}", 99.0) for number in range(MAX_LINES + 5)], "completed")
     log.close()
     log.close()
     assert caplog.messages[MAX_LINES:] == ["5 more tasks ended within a second: 5 completed"]

@@ -188,6 +188,12 @@ class Assignment:
         return self._task if isinstance(self._task, Task) else self._task.build(self._row, self._context)
 
 
+def is_simple(assignment: Assignment) -> bool:
+    """Whether its task certainly has neither tests nor a trace; most have none."""
+    body = assignment._body  # noqa: SLF001  # not part of what a caller sees
+    return body is not None and '"test-pass"' not in body and '"traceparent"' not in body
+
+
 class ClaimResult(msgspec.Struct, frozen=True):
     """The claimed tasks, or why there are none."""
 

@@ -75,7 +75,8 @@ def check_result(token: Token, found: TaskResult) -> CheckedResult:
     fields: dict[str, Any] = {} if found.data is None else {"data": found.data}
     if found.text is not None:
         fields["text"] = _words(found.text)
-    if artifacts := _references(found.artifacts):
+    artifacts = [] if found.artifacts == () else _references(found.artifacts)
+    if artifacts:
         fields["artifacts"] = artifacts
     if found.decision_report is not None:
         fields["decision_report"] = _object(found.decision_report)
@@ -132,7 +133,7 @@ def _words(value: object) -> str:
 
 def _references(value: object) -> list[str]:
     """Check that each is a name; a string is not taken for a list of letters."""
-    if value is None or value == ():
+    if value is None:
         return []
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise InputError(f"expected a list of references, got {type(value).__name__}", where="artifacts")

@@ -385,7 +385,8 @@ class Grants:
     def of(self, row: Row) -> Grant:
         if row["own_settings"]:
             return self._make(row, own_settings(msgspec.json.decode(row["body"])))
-        key = row["type"], row["timeout_sec"], self._purse.grants.get(row["id"])
+        grants = self._purse.grants
+        key = row["type"], row["timeout_sec"], grants.get(row["id"]) if grants else None
         found = self._alike.get(key)
         if found is None:
             found = self._alike[key] = self._make(row, None)

@@ -81,11 +81,10 @@ async def read_alerts(store: Store, after: int, count: int) -> Part:
 
 async def _last_of(tx: Tx, after: int, count: int) -> tuple[Stretch, bool]:
     """Read a range of this many numbers, and whether it has no gaps."""
-    numbers = await tx.all("event_numbers", after=after, count=count)
-    if not numbers:
+    found = await tx.one("event_stretch", after=after, count=count)
+    if found is None or not found["size"]:
         return Stretch(after, after), True
-    last = int(numbers[-1]["seq"])
-    return Stretch(last, max(row["row_seq"] for row in numbers)), last - after == len(numbers)
+    return Stretch(found["last"], found["last_row"]), found["last"] - after == found["size"]
 
 
 async def _read_page(tx: Tx, after: int, count: int, workspace: str | None) -> tuple[Stretch, bool, Sequence[Row]]:

@@ -91,7 +91,7 @@ async def _accept(
         elif await plain_completion.accept_one(work, items[0]):
             ended = [items[0].token]
     if len(ended) == len(items):
-        return {token: Outcome(ids.show_task(token.id), _DONE) for token in ended}
+        return _completed(ended)
     known = {*ended, *(Token(row["id"], row["fence"]) for row in tied)}
     left = [item for item in items if item.token not in known] if known else items
     rows = await _end(work, left, checked)
@@ -103,8 +103,12 @@ async def _accept(
         await _lock_roots(work, rows)
         if not await _is_alone(work, rows):
             await dependents.free_dependents(work, {row["root_id"] for row in rows})
-    tokens = [*ended, *(Token(row["id"], row["fence"]) for row in rows)]
-    return {token: Outcome(ids.show_task(token.id), _DONE) for token in tokens}
+    return _completed([*ended, *(Token(row["id"], row["fence"]) for row in rows)])
+
+
+def _completed(tokens: Sequence[Token]) -> dict[Token, Outcome]:
+    shown = ids.show_tasks([token.id for token in tokens])
+    return {token: Outcome(task_id, _DONE) for token, task_id in zip(tokens, shown, strict=True)}
 
 
 async def _end(

@@ -8,11 +8,14 @@ depends on them and writes the events.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from shiftwork.engine.checked_reports import CheckedResult
 from shiftwork.engine.unit_of_work import UnitOfWork
 from shiftwork.model.outcome import Token
 from shiftwork.store.store import ByColumn, Row
+
+_TOKEN = attrgetter("token")
 
 
 def may_be_plain(work: UnitOfWork, items: Sequence[CheckedResult]) -> bool:
@@ -58,15 +61,16 @@ async def accept(work: UnitOfWork, items: Sequence[CheckedResult]) -> tuple[Sequ
     DAG.
     """
     tx, caller = work.tx, work.caller
-    ordered = sorted(items, key=_place)
+    ordered = sorted(items, key=_TOKEN)
+    ended = [item.token for item in ordered]
+    columns = [token.id for token in ended], [token.fence for token in ended], [item.stored for item in ordered]
     groups = await tx.all(
         "complete_plain_many",
-        items=[(*item.token, item.stored) for item in ordered],
+        items=ByColumn(columns),
         now=work.now,
         workspace=caller.workspace,
         holder=caller.holder,
     )
-    ended = [item.token for item in ordered]
     if sum(group["size"] for group in groups) < len(ended):
         named = {id_ for group in groups for id_ in _listed(group["ids"])}
         ended = [token for token in ended if token.id in named]
@@ -78,9 +82,7 @@ async def accept(work: UnitOfWork, items: Sequence[CheckedResult]) -> tuple[Sequ
     else:
         are_alone = await _emit_all(work, groups, ended, request_id)
     if are_alone:
-        awaited = groups[0]["awaited"]
-        for token in ended:
-            tx.announce_end(token.id, to_others=awaited)
+        tx.announce_end(*(token.id for token in ended), to_others=groups[0]["awaited"])
         return ended, ()
     return [], await tx.all("completed_rows", items=[(token.id,) for token in ended], now=work.now)
 
@@ -103,10 +105,6 @@ async def _emit_all(work: UnitOfWork, groups: Sequence[Row], ended: Sequence[Tok
         fences = map(int, _listed(group["fences"]))
         work.add_batch(alike, zip(_listed(group["ids"]), fences, group["seconds"], strict=True))
     return True
-
-
-def _place(item: CheckedResult) -> Token:
-    return item.token
 
 
 def _listed(array: str) -> list[str]:

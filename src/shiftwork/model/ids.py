@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -66,6 +66,13 @@ def _as_uuid7(value: int) -> str:
 def show_task(uuid: str) -> str:
     """`task_01J…`: how a task id is written."""
     return "task_" + _crockford(uuid)
+
+
+def show_tasks(uuids: Iterable[str]) -> list[str]:
+    """The same for the ids of a batch."""
+    return [
+        f"task_{_head(uuid[:-5])}{_PAIRS[(tail := int(uuid[-5:], 16)) >> 10]}{_PAIRS[tail & 1023]}" for uuid in uuids
+    ]
 
 
 def show_dag(uuid: str) -> str:

@@ -61,14 +61,14 @@ async def read(tx: Tx, workspace: str | None) -> Sums | None:
 
 
 async def advance(store: Store) -> int:
-    """Count new events in the log, stretch by stretch; returns how many."""
+    """Count the events of the log so far, stretch by stretch; returns how many."""
     await _begin(store)
     total = 0
     for _ in range(MAX_STRETCHES):
         moved = await _advance(store)
-        if not moved:
-            break
         total += moved
+        if moved < STRETCH:  # the end; while work is done, there would always be a few more
+            break
     return total
 
 

@@ -39,9 +39,9 @@ async def count(store: Store) -> int:
     for _ in range(MAX_STRETCHES):
         found = await store.read(meters.count_on)
         kept = await store.run(functools.partial(meters.keep, counted=found))
-        if not kept:
-            break
         total += kept
+        if kept < meters.STRETCH:
+            break
     return total
 
 

@@ -196,10 +196,10 @@ class PostgresTx:
     def wake(self, lane: int, /) -> None:
         self.wakes.add(lane)
 
-    def announce_end(self, ended: str, /, *, to_others: bool = True) -> None:
-        self.ended.add(ended)
+    def announce_end(self, *ended: str, to_others: bool = True) -> None:
+        self.ended.update(ended)
         if to_others:
-            self.told_ends.add(ended)
+            self.told_ends.update(ended)
 
     def _bind(self, name: str, parameters: dict[str, Any]) -> tuple[str, list[Any]]:
         statement = self._statements[name]

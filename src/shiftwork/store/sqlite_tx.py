@@ -131,8 +131,8 @@ class SqliteTx:
     def wake(self, lane: int, /) -> None:
         self.wakes.add(lane)
 
-    def announce_end(self, ended: str, /, *, to_others: bool = True) -> None:
-        self.ended.add(ended)
+    def announce_end(self, *ended: str, to_others: bool = True) -> None:
+        self.ended.update(ended)
         self.tells_end = self.tells_end or to_others
 
 

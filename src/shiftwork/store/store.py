@@ -85,8 +85,8 @@ class Tx(Protocol):
     def wake(self, lane: int, /) -> None:
         """Announce, once committed, that a lane has work."""
 
-    def announce_end(self, ended: str, /, *, to_others: bool = True) -> None:
-        """Announce, once committed, that a lineage of tasks or a DAG has ended: to other processes only if asked."""
+    def announce_end(self, *ended: str, to_others: bool = True) -> None:
+        """Announce, once committed, that lineages of tasks or DAGs have ended: to other processes only if asked."""
 
 
 Verb = Callable[[Tx], Awaitable[T]]

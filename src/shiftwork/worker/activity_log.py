@@ -6,10 +6,13 @@ import asyncio
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from shiftwork.model.text import without_secrets
+
+if TYPE_CHECKING:
+    from shiftwork.worker.slots import RunningHandler
 
 log = logging.getLogger("shiftwork.worker")
 MAX_LINES = 20
@@ -67,21 +70,20 @@ class TaskLog:
     def now(self) -> float:
         return self._loop.time()
 
-    def ended(self, task_id: str, type_: str, outcome: str, began: float, cost: float) -> None:
+    def ended(self, tasks: Sequence[RunningHandler], outcome: str) -> None:
+        """Log tasks that have ended alike."""
         now = self._loop.time()
         if now >= self._second_ends:
             self._begin_second(now)
-        self._ended += 1
-        if self._counts_only or self._ended > MAX_LINES:
+        lines = 0 if self._counts_only else max(0, MAX_LINES - self._ended)
+        self._ended += len(tasks)
+        for work in tasks[:lines]:
+            _log_line(work, outcome, round(now - work.began, 3))
+        if more := tasks[lines:]:
             if not self._more:
                 self._loop.call_at(self._second_ends, self._end_second)
-            self._more[outcome] += 1
-            self._cost += cost
-            return
-        seconds = round(now - began, 3)
-        facts = {"task_id": task_id, "type": type_, "outcome": outcome, "seconds": seconds, "cost_usd": cost}
-        paid = f", {dollars(cost)}" if cost else ""
-        log.info("%s (%s): %s; took %s%s", task_id, type_, outcome, duration(seconds), paid, extra=facts)
+            self._more[outcome] += len(more)
+            self._cost += sum(work.context.cost_usd for work in more)
 
     def close(self) -> None:
         """Log the counts not logged yet."""
@@ -108,3 +110,10 @@ class TaskLog:
         more = "" if self._counts_only else "more "
         tasks = "task" if total == 1 else "tasks"
         log.info("%s %s%s ended within a second: %s%s", f"{total:,}", more, tasks, words, paid, extra=facts)
+
+
+def _log_line(work: RunningHandler, outcome: str, seconds: float) -> None:
+    held, cost = work.assignment, work.context.cost_usd
+    facts = {"task_id": held.id, "type": held.type, "outcome": outcome, "seconds": seconds, "cost_usd": cost}
+    paid = f", {dollars(cost)}" if cost else ""
+    log.info("%s (%s): %s; took %s%s", held.id, held.type, outcome, duration(seconds), paid, extra=facts)

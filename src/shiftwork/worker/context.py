@@ -124,7 +124,7 @@ class Context(Durable, Content):
         opened: Mapping[Any, Any] = MappingProxyType({}),
         log_sender: LogSender | None = None,
     ) -> None:
-        super().__init__(queue, assignment)
+        self._queue, self._assignment = queue, assignment
         self._slow_for = slow_for
         self.opened = opened
         """The resources opened by the worker's lifespans; `Lifespan.of` reads them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Literal, TypeVar
 
@@ -76,14 +76,14 @@ class Summary(msgspec.Struct):
         paid = f", {dollars(self.cost_usd)}" if self.cost_usd else ""
         return f"{', '.join(counts) or 'no task was done'} in {duration(self.took_sec)}{paid}"
 
-    def count(self, status: str | None) -> None:
-        """Count the outcome of a submitted result."""
+    def count(self, status: str | None, tasks: int = 1) -> None:
+        """Count the outcome of submitted results."""
         if status == "completed":
-            self.completed += 1
+            self.completed += tasks
         elif status == "validating":
-            self.validating += 1
+            self.validating += tasks
         else:
-            self.failed += 1
+            self.failed += tasks
 
     def count_unwanted(self, error: ShiftworkError) -> Literal["cancelled", "lost"]:
         """Count an attempt refused by the queue: its task was cancelled, or claimed by another agent."""
@@ -193,10 +193,11 @@ class ResultDelivery:
             else:
                 return True, None if outcome is None else outcome.status
 
-    def answered(self, claim: Token) -> None:
-        """The queue has the result: remove it from the outbox."""
+    def answered(self, claims: Sequence[Token]) -> None:
+        """The queue has these results: remove them from the outbox."""
         if self._outbox.holds_any:
-            self._outbox.drop(claim.text)
+            for claim in claims:
+                self._outbox.drop(claim.text)
 
     def keep(self, kept: StoredResult, why: object) -> None:
         """Store the result in the outbox, once."""

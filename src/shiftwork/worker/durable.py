@@ -47,10 +47,8 @@ class NotHappened(Exception):
 class Durable:
     """One attempt's steps and effects."""
 
-    def __init__(self, queue: AnyQueue, assignment: Assignment) -> None:
-        self._queue = queue
-        self._assignment = assignment
-
+    _queue: AnyQueue
+    _assignment: Assignment
     _noted: usage_scope.UsageTotal | None = None
     """The attempt's recorded usage; most record none."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, cast
 
 from shiftwork.model.errors import ConflictError, NotFound, ShiftworkError
@@ -24,6 +25,7 @@ from shiftwork.worker.outbox import PendingResult
 
 log = logging.getLogger("shiftwork.worker")
 MAX_SIZE = 500
+_HAS_FAILED = attrgetter("failed")
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
@@ -36,7 +38,7 @@ class Sender:
         delivery: ResultDelivery,
         summary: Summary,
         spawn: Spawn,
-        forget: Callable[[Token, str], None],
+        forget: Callable[[Sequence[Token], str], None],
         logs: LogSender,
     ) -> None:
         self._queue = queue
@@ -65,45 +67,57 @@ class Sender:
                 self._under_way = [self._waiting.popleft() for _ in range(min(MAX_SIZE, len(self._waiting)))]
                 if not self._logs.is_empty:  # the claims no longer hold afterwards
                     await self._logs.send([pending.claim.text for pending in self._under_way])
-                for failed, alike in groupby(self._under_way, lambda pending: pending.failed):
-                    await self._send(list(alike), self._fail if failed else self._complete)
+                for failed, alike in groupby(self._under_way, _HAS_FAILED):
+                    await self._send(list(alike), failed=failed)
         finally:
             self._under_way, self._sending = (), False
 
-    async def _send(
-        self, batch: list[PendingResult], deliver: Callable[[list[PendingResult]], Coroutine[Any, Any, list[Outcome]]]
-    ) -> None:
+    async def _send(self, batch: list[PendingResult], *, failed: bool) -> None:
         try:
-            answered = list(zip(batch, await deliver(batch), strict=True))
+            outcomes = await (self._fail(batch) if failed else self._complete(batch))
+            answered = list(zip(batch, outcomes, strict=True))
         except Exception as error:  # whatever the error, no result may be lost
             if not isinstance(error, ShiftworkError):
                 log.exception("%d results could not be sent together; sending each alone", len(batch))
             for pending in batch:
                 self._spawn(self._send_alone(pending))
             return
+        accepted: dict[str | None, list[PendingResult]] = defaultdict(list)
         for pending, outcome in answered:
             if outcome.error is None:
-                self._count(pending, outcome)
-                if pending.once_accepted is not None:
-                    self._report_accepted(pending, outcome.status)
-                what = named_outcome(outcome.status, failed=pending.failed)
-            elif isinstance(outcome.error, ConflictError | NotFound):
-                what = self._summary.count_unwanted(outcome.error)
-                log.info("result rejected: %s", outcome.error)
+                accepted[outcome.status].append(pending)
             else:
-                if outcome.error.facts.get("booked"):
-                    pending.report.usage = None
-                self._spawn(self._send_alone(pending))
-                continue
-            pending.answered = True
-            self._delivery.answered(pending.claim)
-            self._forget(pending.claim, what)
+                self._take_back(pending, outcome.error)
+        for status, ended in accepted.items():
+            self._accept(ended, status, failed=failed)
 
-    def _count(self, pending: PendingResult, outcome: Outcome) -> None:
-        if pending.failed:
-            self._summary.failed += 1
+    def _accept(self, ended: list[PendingResult], status: str | None, *, failed: bool) -> None:
+        """The queue has accepted these."""
+        if failed:
+            self._summary.failed += len(ended)
         else:
-            self._summary.count(outcome.status)
+            self._summary.count(status, len(ended))
+        for pending in ended:
+            if pending.once_accepted is not None:
+                self._report_accepted(pending, status)
+        self._let_go(ended, named_outcome(status, failed=failed))
+
+    def _take_back(self, pending: PendingResult, error: ShiftworkError) -> None:
+        """The queue has refused this one: it is no longer wanted, or sent again alone."""
+        if isinstance(error, ConflictError | NotFound):
+            log.info("result rejected: %s", error)
+            self._let_go([pending], self._summary.count_unwanted(error))
+            return
+        if error.facts.get("booked"):
+            pending.report.usage = None
+        self._spawn(self._send_alone(pending))
+
+    def _let_go(self, answered: list[PendingResult], what: str) -> None:
+        for pending in answered:
+            pending.answered = True
+        claims = [pending.claim for pending in answered]
+        self._delivery.answered(claims)
+        self._forget(claims, what)
 
     def _report_accepted(self, pending: PendingResult, status: str | None) -> None:
         if pending.once_accepted is None or status != "completed":
@@ -129,7 +143,7 @@ class Sender:
             if pending.answered:
                 what = "rejected" if status is None else named_outcome(status, failed=pending.failed)
         finally:
-            self._forget(pending.claim, what)
+            self._forget([pending.claim], what)
 
     def _watch(self) -> None:
         """Check all pending results once a second, instead of a timer for each."""
@@ -154,7 +168,7 @@ class Sender:
                 if not pending.answered and not self._delivery.keeps(pending.claim):
                     await asyncio.to_thread(self._delivery.keep, pending.kept(), "there is no answer yet")
                 if pending.answered:  # answered while it was written
-                    self._delivery.answered(pending.claim)
+                    self._delivery.answered([pending.claim])
         finally:
             self._keeping = False
 

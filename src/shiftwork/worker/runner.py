@@ -14,7 +14,7 @@ import msgspec
 
 from shiftwork import tracing
 from shiftwork.client.client import Client
-from shiftwork.engine.assignment import Assignment, ClaimResult
+from shiftwork.engine.assignment import Assignment, ClaimResult, is_simple
 from shiftwork.model import reasons
 from shiftwork.model.errors import (
     AgentUnavailable,
@@ -423,7 +423,7 @@ class Runner:
         if work.ending is not None and not (work.ending == "cut_off" and pending is not None and not pending.failed):
             self._settle(work)
         elif pending is None:
-            self._forget(work.claim, work.left_as)
+            self._forget([work.claim], work.left_as)
         else:
             self._sender.send(pending)
         if self._stopping.is_set():
@@ -434,9 +434,8 @@ class Runner:
         held = work.assignment
         tracing.work_on(held)
         try:
-            if held.traceparent is None and not tracing.is_on() and tracing.meter() is None:
-                data = await self._calls[held.type](work.context)
-                return done(work, data) if held.tests is None else await self._tested(work, data)
+            if is_simple(held) and not tracing.in_use():
+                return done(work, await self._calls[held.type](work.context))
             with self._span(held), recorded(work, self.agent_id, self._worker.provider):
                 return await self._tested(work, await self._calls[held.type](work.context))
         except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
@@ -501,7 +500,7 @@ class Runner:
 
     def _settle(self, work: RunningHandler) -> None:
         """Settle an attempt that the queue wants stopped; its usage is booked anyway."""
-        self._forget(work.claim, "cancelled" if work.ending == "cancelled" else "lost")
+        self._forget([work.claim], "cancelled" if work.ending == "cancelled" else "lost")
         if work.ending == "cut_off":
             self._spawn_report(self._release(work, "its lease expired while the queue was unreachable"))
         elif usage := work.context.take_usage():
@@ -528,26 +527,22 @@ class Runner:
         self.summary.released += len(unstarted)
         if self._is_limited:
             self._may_claim += len(unstarted)
-        for work in unstarted:
-            self._forget(work.claim, "released")
-        self._spawn_report(self._release_all([work.claim for work in unstarted], why))
+        claims = [work.claim for work in unstarted]
+        self._forget(claims, "released")
+        self._spawn_report(self._release_all(claims, why))
 
     async def _release_all(self, claims: list[Token], why: str) -> None:
         """As with one task: if this fails, the leases expire."""
         with suppress(ShiftworkError):
             await self._queue.batch.release(claims, why)
 
-    def _forget(self, claim: Token, outcome: str) -> None:
-        """Remove an attempt that this worker has finished with."""
-        work = self._work.pop(claim, None)
+    def _forget(self, claims: Sequence[Token], outcome: str) -> None:
+        """Remove attempts that this worker has finished with."""
+        ended = [work for claim in claims if (work := self._work.pop(claim, None)) is not None]
         self._room.set()
-        if work is None:
-            return
-        cost = work.context.cost_usd
-        if cost:
-            self.summary.cost_usd += cost
+        self.summary.cost_usd += sum(work.context.cost_usd for work in ended)
         if self._task_log is not None:
-            self._task_log.ended(work.assignment.id, work.assignment.type, outcome, work.began, cost)
+            self._task_log.ended(ended, outcome)
 
     def _spawn_report(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(coroutine)

@@ -34,10 +34,12 @@ with batch as materialized ({batch} from {items}), {numbered} {batch_rows}
 -- The events of tasks that `complete_plain_many` has ended, unless one of them has dependents or a DAG with others. Runs once
 -- the tasks are locked, as does `ties_of`.
 -- rows items: task_id uuid, fence bigint, seconds float
-with ties as materialized (
-  select exists (select 1 from {items} join edges e on e.dependency = items.task_id where not e.satisfied) as awaited,
-    exists (select 1 from {items} join dags d on d.id = items.task_id) as joined
-), batch as materialized ({batch} from {items} where not (select ties.awaited or ties.joined from ties)), {numbered}, logged as (
+with given as materialized (
+  select items.task_id, items.fence, items.seconds from {items}
+), ties as materialized (
+  select exists (select 1 from given join edges e on e.dependency = given.task_id where not e.satisfied) as awaited,
+    exists (select 1 from given join dags d on d.id = given.task_id) as joined
+), batch as materialized ({batch} from given as items where not (select ties.awaited or ties.joined from ties)), {numbered}, logged as (
   insert into events (seq, at, workspace, task_id, dag_id, verb, path, actor, request_id, fence, data, type, seconds, task_ids, fences, spans, seqs, size)
   overriding system value {batch_rows}
 )

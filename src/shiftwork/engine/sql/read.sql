@@ -150,20 +150,23 @@ select a.id, a.external_id from {items} join archive a on a.id = items.id where 
 -- name: find_archived_name
 select id from archive where workspace = :workspace and external_id = :name
 
--- name: event_numbers
+-- part: numbers
 -- Of all workspaces, since any of them may fill a gap in the numbers. Expands only as many rows as numbers are requested.
-select e.seq, e.row_seq from single_events e
+{postgres: select e.seq, e.row_seq from single_events e
 where e.row_seq > :after and e.seq > :after and e.row_seq <= (
   select max(x.seq) from (
     select r.seq, sum(r.has) over (order by r.seq) - r.has as before from (
       select n.seq, case when n.seqs is null then least(coalesce(n.size, 1), n.seq - :after) else 1 end as has
       from events n where n.seq > :after order by n.seq limit :count) as r
   ) as x where x.before < :count)
-order by e.seq limit :count
+order by e.seq limit :count}{sqlite: select seq, seq as row_seq from events where seq > :after order by seq limit :count}
 
--- name: event_numbers (sqlite)
--- Every row has one number.
-select seq, seq as row_seq from events where seq > :after order by seq limit :count
+-- name: event_numbers
+{numbers}
+
+-- name: event_stretch
+-- The end of so many events, and how many there are; without sending their numbers, one by one, to be compared.
+select max(numbers.seq) as last, max(numbers.row_seq) as last_row, count(*) as size from ({numbers}) as numbers
 
 -- name: last_event
 select max(seq) as seq from events
