@@ -324,7 +324,7 @@ async def test_metrics_are_calculated_every_thirty_seconds(coscientist: Queue, c
 async def test_many_workspaces_are_measured_in_turn(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, "MAX_COUNT", 2)
+    monkeypatch.setattr(model, "MAX_WORKSPACES", 2)
     places = [queue, queue.in_workspace("second"), queue.in_workspace("third")]
     for place in places:
         await place.submit(type="code")

@@ -98,8 +98,8 @@ def test_plugin_loads_nothing_of_the_queue_until_a_fixture_is_used(pytester: pyt
 
 def test_fixtures_are_described(pytester: pytest.Pytester) -> None:
     printed = pytester.runpytest_subprocess(*loaded(), "--fixtures", "-q").stdout.str()
-    assert "An empty queue in a SQLite file of the test's own" in printed
-    assert "`await run_worker(worker)` lets a worker do all it can" in printed
+    assert "An empty queue in a temporary SQLite file" in printed
+    assert "`await run_worker(worker)` runs a worker on `queue` until it is idle" in printed
 
 
 def test_wheel_registers_the_plugin(wheel: Path) -> None:

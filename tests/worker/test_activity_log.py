@@ -13,9 +13,9 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.model.errors import InputError
-from shiftwork.model.text import without_secrets
+from shiftwork.model.text import dollars, duration, without_secrets
 from shiftwork.worker import Context, Worker
-from shiftwork.worker.activity_log import MAX_LINES, TaskLog, dollars, duration
+from shiftwork.worker.activity_log import MAX_LINES, TaskLog
 from shiftwork.worker.delivery import Summary
 from tests.worker.steps import at_work, until, until_status
 

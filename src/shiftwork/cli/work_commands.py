@@ -201,7 +201,7 @@ def work(
 
 def _print_summary(total: dict[str, Any]) -> None:
     """The summary as a small table of non-zero counts."""
-    from shiftwork.worker.activity_log import dollars, duration  # noqa: PLC0415  # likewise
+    from shiftwork.model.text import dollars, duration  # noqa: PLC0415  # likewise
     from shiftwork.worker.delivery import COUNTS  # noqa: PLC0415  # no worker for `--help`
 
     rows = [(name, f"{total[name]:,}") for name in COUNTS if total[name] or name in {"completed", "failed"}]

@@ -1,4 +1,4 @@
-"""Text that callers wrote, and addresses, made safe to print on a terminal or in a log."""
+"""Text for people: durations and dollars, and what callers wrote made safe to print on a terminal or in a log."""
 
 from __future__ import annotations
 
@@ -30,3 +30,20 @@ def without_secrets(url: str) -> str:
     if not at and query == parts.query:
         return url
     return parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", query=query).geturl()
+
+
+def duration(seconds: float) -> str:
+    """A duration for people: 12 ms, 3.4 s, 2 min 5 s, 1 h 2 min."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def dollars(amount: float) -> str:
+    """Dollars to the cent, with more digits for smaller amounts."""
+    return f"${amount:.2f}" if amount >= 0.995 or round(amount, 2) == round(amount, 6) else f"${amount:.4f}"

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shiftwork.model.text import without_secrets
+from shiftwork.model.text import dollars, duration, without_secrets
 
 if TYPE_CHECKING:
     from shiftwork.worker.slots import RunningHandler
@@ -34,23 +34,6 @@ def log_start(store: str, workspace: str, agent_id: str, types: Iterable[str], s
         *(shown, slots, "" if slots == 1 else "s"),
         extra=facts,
     )
-
-
-def duration(seconds: float) -> str:
-    """A duration for people: 12 ms, 3.4 s, 2 min 5 s, 1 h 2 min."""
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
-def dollars(amount: float) -> str:
-    """Dollars to the cent, with more digits for smaller amounts."""
-    return f"${amount:.2f}" if amount >= 0.995 or round(amount, 2) == round(amount, 6) else f"${amount:.4f}"
 
 
 class TaskLog:

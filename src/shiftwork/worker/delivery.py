@@ -26,8 +26,8 @@ from shiftwork.model.errors import (
 )
 from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.reports import TaskFailure
+from shiftwork.model.text import dollars, duration
 from shiftwork.operation.interface import AnyQueue
-from shiftwork.worker.activity_log import dollars, duration
 from shiftwork.worker.error_text import clean, describe
 from shiftwork.worker.outbox import Outbox, StoredResult
 
