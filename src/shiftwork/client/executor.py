@@ -154,7 +154,7 @@ def _body(operation: Operation, values: Mapping[str, Any]) -> bytes | None:
     if parameters.body_name is not None:
         sent = values[parameters.body_name]
     else:
-        names = [field.name for field in msgspec.structs.fields(parameters.body) if field.name in values]
+        names = [name for name in parameters.body.__struct_fields__ if name in values]
         sent = parameters.body(**{name: _as_sent(values[name]) for name in names})
         if operation.under_claim:
             sent.token = token_text(values[TOKEN])
